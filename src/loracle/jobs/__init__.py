@@ -1,0 +1,1 @@
+"""Deeds: audit, train, evaluate, merge. The only layer that touches a card."""

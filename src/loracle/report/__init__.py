@@ -1,0 +1,1 @@
+"""Results as files: Markdown, HTML, SVG."""
