@@ -44,7 +44,8 @@ class _Commands(TyperGroup):
     def list_commands(self, ctx: object) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: object, cmd_name: str):  # type: ignore[no-untyped-def]
+    # typer vendors click, whose command type has no public name
+    def get_command(self, ctx: object, cmd_name: str) -> object | None:
         name = cmd_name.replace("_", "-")
         if name not in COMMANDS:
             return None
