@@ -66,9 +66,22 @@ def _rebuild(
 
 
 class InputError(LoracleError):
-    """What the user typed, wrote or pointed at is wrong."""
+    """What the user typed, wrote or pointed at is wrong; `problems` lists several faults."""
 
     default_code = "E010"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        problems: "Sequence[Problem]" = (),
+        code: str | None = None,
+        hint: str | None = None,
+        hints: Sequence[str] = (),
+        **values: object,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint, hints=hints, **values)
+        self.problems = tuple(problems)
 
 
 class Problem(LoracleError):
@@ -80,22 +93,9 @@ class RecipeError(InputError):
 
     default_code = "E012"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        problems: Sequence[Problem] = (),
-        code: str | None = None,
-        hint: str | None = None,
-        hints: Sequence[str] = (),
-        **values: object,
-    ) -> None:
-        super().__init__(message, code=code, hint=hint, hints=hints, **values)
-        self.problems = tuple(problems)
-
 
 class DataError(InputError):
-    """Rows of a data set that cannot be used, with file, line and column."""
+    """Rows of a data set that cannot be used; `problems` has file, line, column and reason."""
 
     default_code = "E020"
 

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, NoReturn
 
 from loracle import words
-from loracle.errors import LoracleError, RecipeError
+from loracle.errors import InputError, LoracleError, RecipeError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -96,7 +96,7 @@ class Output:
             self.json(self._error_document(error))
             return
         label = self.text("label.error")
-        for problem in error.problems if isinstance(error, RecipeError) else ():
+        for problem in error.problems if isinstance(error, InputError) else ():
             self._error_line(label, problem)
         if not (isinstance(error, RecipeError) and error.problems):
             self._error_line(label, error)
@@ -116,7 +116,7 @@ class Output:
             "hints": [words.text(hint, "en", **error.values) for hint in error.hints],
             "values": dict(error.values),
         }
-        if isinstance(error, RecipeError) and error.problems:
+        if isinstance(error, InputError) and error.problems:
             document["problems"] = [self._error_document(one) for one in error.problems]
         return document
 
