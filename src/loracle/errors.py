@@ -51,18 +51,17 @@ class LoracleError(Exception):
         return f"{self.code} {self.message}" + (f" ({values})" if values else "")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.code, self.hints, dict(self.values))
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
 
 
 def _rebuild(
-    kind: type[LoracleError],
-    message: str,
-    code: str,
-    hints: tuple[str, ...],
-    values: dict[str, object],
+    kind: type[LoracleError], args: tuple[object, ...], state: dict[str, object]
 ) -> LoracleError:
-    """Unpickle an error (worker processes send theirs home)."""
-    return kind(message, code=code, hints=hints, **values)
+    """Unpickle an error of any subclass (worker processes send theirs home)."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class InputError(LoracleError):
