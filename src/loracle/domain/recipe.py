@@ -25,7 +25,7 @@ class Data(_Group):
     """Held-out rows in the same format."""
     format: Literal["auto", "alpaca", "sharegpt", "messages", "prompt-completion", "text"] = "auto"
     """How a row is read; auto looks at the keys."""
-    tokens: Positive | None = None
+    tokens: Annotated[int, Field(gt=0, le=10**15)] | None = None
     """Tokens of one epoch, where there is no file yet."""
     train_on: Literal["assistant", "completion", "everything", "auto"] = "auto"
     """What carries a loss; auto: the assistant's turns or the completion, everything for text."""
@@ -34,7 +34,7 @@ class Data(_Group):
 class Lora(_Group):
     """Adapter settings, in PEFT's words."""
 
-    rank: Positive = 16
+    rank: Annotated[int, Field(gt=0, le=8192)] = 16
     """Width of the adapter."""
     alpha: Annotated[float, Field(gt=0)] = 32
     """Scale: the update is multiplied by alpha / rank."""
@@ -66,11 +66,11 @@ class Training(_Group):
     """Tokens of a sequence; longer samples are cut, and the plan says how many."""
     packing: bool = True
     """Fill sequences with several samples, isolated from each other."""
-    epochs: Annotated[float, Field(gt=0)] | None = None
+    epochs: Annotated[float, Field(gt=0, le=10_000)] | None = None
     """Passes over the data; 3 where neither epochs nor steps is given."""
-    steps: Positive | None = None
+    steps: Annotated[int, Field(gt=0, le=1_000_000_000)] | None = None
     """Optimizer steps, instead of epochs."""
-    effective_batch: Positive = 16
+    effective_batch: Annotated[int, Field(gt=0, le=65_536)] = 16
     """Sequences of one optimizer step over all cards."""
     micro_batch: Positive | Literal["auto"] = "auto"
     """Sequences of one forward pass on one card; auto: the fastest that fits."""
@@ -82,7 +82,7 @@ class Training(_Group):
         "adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit"
     ] = "paged_adamw_8bit"
     """Optimizer, by transformers' name."""
-    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
     """2e-4 for adapters, 2e-5 for full fine-tuning where not given."""
     lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "cosine"
     """Learning-rate schedule, by transformers' name."""
@@ -172,6 +172,9 @@ class Recipe(_Group):
             raise ValueError("recipe.epochs_and_steps")
         if self.data.train is None and self.data.tokens is None and self.data.eval is not None:
             raise ValueError("recipe.eval_without_train")
+        micro_batch = self.training.micro_batch
+        if micro_batch != "auto" and self.training.effective_batch % micro_batch:
+            raise ValueError("recipe.batch_not_divisible")
         return self
 
     @property
