@@ -31,6 +31,8 @@ class MeasuredRun:
     checkpoint_every: int = 1
     attention: str
     optimizer: str
+    packing: bool = False
+    parallel: str = "ddp"  # what several cards do: ddp or fsdp
     lora_rank: int | None
     lora_targets: str | tuple[str, ...] | None
     lora_dropout: float

@@ -46,6 +46,9 @@ class ModelShape:
     norm: str  # rmsnorm, layernorm
     norms_per_layer: int = 2
     qk_norm: bool = False
+    parallel_residual: bool = False  # attention and MLP read the same norm
+    activation: str = "silu"
+    embedding_width: int | None = None  # where it is not hidden_size (OPT-350m)
     max_positions: int | None = None
     sliding_window: int | None = None
     logit_softcap: float | None = None
@@ -70,7 +73,7 @@ class ModelShape:
     @property
     def embedding_params(self) -> int:
         """Parameters of the input embedding."""
-        return self.vocab_size * self.hidden_size
+        return self.vocab_size * (self.embedding_width or self.hidden_size)
 
     def targets(self, choice: str | tuple[str, ...]) -> tuple[str, ...]:
         """Leaf names that `attention`, `mlp`, `all-linear` or an explicit list stand for."""
