@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 _SILENT = frozenset(
-    "nvidia geforce tesla rtx gpu graphics card generation edition hbm2 hbm2e modified modded "
-    "board gddr6 gddr6x gddr7 显卡".split()
+    {
+        *("nvidia", "geforce", "tesla", "rtx", "gpu", "graphics", "card", "generation", "edition"),
+        *("hbm2", "hbm2e", "gddr6", "gddr6x", "gddr7", "modified", "modded", "board", "显卡"),
+    }
 )
 _BRAND = re.compile(r"\b(nvidia|geforce|tesla|quadro|rtx|gtx)(?=[a-z]?\d)")
 _MEMORY = re.compile(r"(\d+)\s*(?:gib|gb|g)\b")
