@@ -89,3 +89,4 @@ class Node:
     ram_bytes: int | None = None
     disk_bytes: int | None = None
     network_bytes_per_s: float | None = None
+    link_bytes_per_s: float | None = None  # one way between two cards; None: what the card has
