@@ -1,0 +1,131 @@
+"""Optimizer steps as sequences of allocations, over the real list of trainable parameters.
+
+The arithmetic of an optimizer does not depend on the model, so its allocations are written out
+rather than traced: torch's AdamW (foreach and fused), SGD, and bitsandbytes' blockwise 8-bit and
+paged AdamW. Sources: torch/optim/adamw.py, torch/nn/utils/clip_grad.py,
+aten/src/ATen/native/cuda/ForeachReduceOp.cu, bitsandbytes/optim/optimizer.py.
+
+transformers' Trainer makes two parameter groups (with and without weight decay: biases and norms
+are in the second), and torch's foreach implementation works a group and a dtype at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+CHUNK = 65536  # elements a block of a multi-tensor kernel handles (kChunkSize)
+PAGED_FROM = 100_000  # elements from which bitsandbytes pages a state tensor
+EIGHT_BIT_FROM = 4096  # elements under which a state stays in fp32
+BLOCKSIZE = 256
+
+
+class Log(Protocol):
+    """Where births and deaths go."""
+
+    def born(self, size: int, kind: str, op: str = "") -> int: ...
+
+    def died(self, number: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """One trainable parameter as the optimizer sees it."""
+
+    name: str
+    numel: int
+    itemsize: int
+    decays: bool
+    is_embedding: bool = False
+
+
+def clip_grad_norm(log: Log, parameters: Sequence[Trainable]) -> None:
+    """torch.nn.utils.clip_grad_norm_ with foreach: norms by chunk, their stack, the scalars."""
+    by_size: dict[int, list[Trainable]] = {}
+    for parameter in parameters:
+        by_size.setdefault(parameter.itemsize, []).append(parameter)
+    kept = []
+    for itemsize, group in by_size.items():
+        chunks = max((p.numel + CHUNK - 1) // CHUNK for p in group)
+        partial = log.born(len(group) * chunks * 4, "workspace", "_foreach_norm")
+        kept.append(log.born(len(group) * itemsize, "workspace", "_foreach_norm"))
+        log.died(partial)
+    stacked = log.born(len(parameters) * 4, "workspace", "stack")
+    total = log.born(4, "workspace", "linalg_vector_norm")
+    log.died(stacked)
+    for number in kept:
+        log.died(number)
+    scalars = [log.born(4, "workspace", "clip") for _ in range(3)]
+    for number in scalars:
+        log.died(number)
+    log.died(total)
+
+
+class Optimizer:
+    """One optimizer over a run: its states are born in the first step."""
+
+    def __init__(self, name: str, parameters: Sequence[Trainable]) -> None:
+        self.name = name
+        self.parameters = tuple(parameters)
+        self.managed_bytes = 0
+        self._started = False
+        groups = [[p for p in parameters if p.decays], [p for p in parameters if not p.decays]]
+        self._groups = [g for g in groups if g]
+
+    @property
+    def paged(self) -> bool:
+        """Whether large states live in CUDA unified memory."""
+        return self.name.startswith("paged_")
+
+    def step(self, log: Log) -> None:
+        """One optimizer step."""
+        if self.name in ("adamw_torch", "adamw_torch_fused"):
+            self._adamw(log)
+        elif self.name == "sgd":
+            pass
+        else:
+            self._blockwise(log, 8 if self.name.endswith("8bit") else 32)
+        self._started = True
+
+    def _adamw(self, log: Log) -> None:
+        fused = self.name == "adamw_torch_fused"
+        for group in self._groups:
+            if not self._started:
+                for parameter in group:
+                    if fused:
+                        log.born(4, "optimizer state", "step")
+                    for state in ("exp_avg", "exp_avg_sq"):
+                        log.born(parameter.numel * parameter.itemsize, "optimizer state", state)
+            if fused:
+                continue
+            by_size: dict[int, list[Trainable]] = {}
+            for parameter in group:
+                by_size.setdefault(parameter.itemsize, []).append(parameter)
+            for same in by_size.values():
+                roots = [
+                    log.born(p.numel * p.itemsize, "optimizer scratch", "_foreach_sqrt")
+                    for p in same
+                ]
+                for number in roots:
+                    log.died(number)
+
+    def _blockwise(self, log: Log, bits: int) -> None:
+        if self._started:
+            return
+        maps = False
+        for group in self._groups:
+            for p in group:
+                eight = bits == 8 and p.numel >= EIGHT_BIT_FROM and not p.is_embedding
+                if eight and not maps:
+                    log.born(1024, "optimizer state", "qmap")
+                    log.born(1024, "optimizer state", "qmap")
+                    maps = True
+                for state in ("state1", "state2"):
+                    size = p.numel * (1 if eight else 4)
+                    if self.paged and p.numel >= PAGED_FROM:
+                        self.managed_bytes += size
+                    else:
+                        log.born(size, "optimizer state", state)
+                if eight:
+                    for state in ("absmax1", "absmax2"):
+                        blocks = (p.numel + BLOCKSIZE - 1) // BLOCKSIZE
+                        log.born(blocks * 4, "optimizer state", state)
