@@ -75,7 +75,7 @@ class TestContainers:
             [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         )
         path.write_text('messages\n"' + turns.replace('"', '""') + '"\n')
-        assert read_dataset(path).samples[0].answer == "b"
+        assert read_dataset(path).samples[0].answer == "a"
 
     def test_parquet(self, tmp_path):
         pq = pytest.importorskip("pyarrow.parquet")

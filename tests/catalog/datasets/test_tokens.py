@@ -1,6 +1,7 @@
 """Counts against the libraries themselves: tokenizers, transformers' rendering, TRL's packing."""
 
 import json
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -27,7 +28,8 @@ STRICT = (
     "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'system' %}"
     "{{ raise_exception('System role not supported') }}{% endif %}"
     "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] | trim }}{{ eos_token }}"
-    "{% endgeneration %}{% else %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endif %}{% endfor %}"
+    "{% endgeneration %}{% else %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endif %}"
+    "{% endfor %}"
 )
 
 
@@ -45,7 +47,7 @@ def model_folder(tmp_path_factory):
         special_tokens=specials,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    tokenizer.train_from_iterator([open(__file__, encoding="utf-8").read()], trainer)
+    tokenizer.train_from_iterator([Path(__file__).read_text("utf-8")], trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 0)]
     )
