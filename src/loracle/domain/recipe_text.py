@@ -61,7 +61,8 @@ def parse_recipe(
 ) -> Recipe:
     """The recipe in a YAML text, with overrides such as `{"lora.rank": "8"}` on top.
 
-    An override that is a string is read as YAML (`8`, `true`, `[q_proj, v_proj]`). Raises
+    An override that is a string is read as YAML (`8`, `true`, `[q_proj, v_proj]`) unless its key
+    holds text. Raises
     RecipeError E012 whose `problems` are all faults, each with key, line and nearest name.
     """
     return read_recipe(text, name, overrides).recipe
@@ -183,7 +184,7 @@ def _scalar(node: yaml.Node) -> object:
 def _override(source: _Source, key: str, value: object, name: str) -> None:
     """Put a value from the command line in its place, over what the file says."""
     path = tuple(key.strip().split("."))
-    if isinstance(value, str):
+    if isinstance(value, str) and not expected_of(path).startswith("text"):
         value = _override_value(value)
     table = source.data
     for part in path[:-1]:

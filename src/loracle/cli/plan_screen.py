@@ -1,0 +1,248 @@
+"""The plan on a screen: what the job is, what fills the memory, which card to rent, what to do."""
+
+import sys
+from collections.abc import Iterator, Sequence
+
+from loracle.cli.output import Column, Output
+from loracle.cli.say import Speaker, span
+from loracle.domain.estimate import MemoryEstimate
+from loracle.domain.plan import Candidate, Plan
+from loracle.units import GIB, count, gib, money
+
+BAR_WIDTH = 28
+ROWS_SHOWN = 12
+HINTS_SHOWN = 6
+SMALLEST_TERM = 0.05 * GIB
+
+
+def show_plan(plan: Plan, output: Output, speaker: Speaker, *, everything: bool = False) -> None:
+    """Print the whole screen of a plan on stdout."""
+    for line in headline(plan, speaker):
+        output.line(f"  {line}")
+    output.line()
+    show_memory(plan, output, speaker)
+    output.line()
+    show_candidates(plan, output, speaker, everything=everything)
+    output.line()
+    output.line(f"  {speaker.hint(plan.verdict)}")
+    hints = plan.hints if everything else plan.hints[:HINTS_SHOWN]
+    if hints:
+        output.line()
+    for hint in hints:
+        output.line(f"  {speaker.text('label.hint')}: {speaker.hint(hint)}")
+
+
+def quiet_line(plan: Plan, speaker: Speaker) -> str:
+    """`RTX 3090 3.8 h ¥1,750`, or the verdict where there is nothing to rent."""
+    if plan.best is None:
+        return speaker.hint(plan.verdict)
+    best = plan.candidates[plan.best]
+    parts = [speaker.cards(best.gpu_id, best.num_gpus), speaker.duration(best.seconds.likely)]
+    if best.cost is not None:
+        parts.append(money(best.cost.likely.amount, best.cost.likely.currency))
+    return "  ".join(parts)
+
+
+def headline(plan: Plan, speaker: Speaker) -> Iterator[str]:
+    """The model and method, then the work in tokens and steps."""
+    setup, data = plan.setup, plan.data
+    lora = setup.lora
+    targets = lora.targets if lora else ""
+    yield speaker.text(
+        "plan.model" if lora else "plan.model_full",
+        model=setup.model.id,
+        params=count(setup.model.num_params),
+        method=speaker.text(f"method.{setup.method}"),
+        rank=lora.rank if lora else 0,
+        targets=speaker.text(f"targets.{targets}") if isinstance(targets, str)
+        else ", ".join(targets),
+        trainable=count(plan.memory.trainable_params),
+    )  # fmt: skip
+    packed = setup.packing or data.num_samples == 0
+    yield speaker.text(
+        "plan.work_packed" if packed else "plan.work",
+        total=count(plan.total_tokens.likely),
+        tokens=count(data.tokens.likely),
+        epochs=f"{plan.epochs:g}" if plan.epochs < 100 else f"{plan.epochs:,.0f}",
+        seq_len=setup.seq_len,
+        batch=setup.micro_batch * setup.grad_accum,
+        steps=f"{plan.num_steps:,}",
+    )
+    yield speaker.text(
+        "plan.engine",
+        engine=speaker.text(f"engine.{plan.engine}"),
+        counted=speaker.text(f"counted.{data.counted_by}"),
+        stack=setup.stack,
+        date=plan.as_of,
+    )
+
+
+def show_memory(plan: Plan, output: Output, speaker: Speaker) -> None:
+    """The terms of the peak as bars, for the candidate that the plan recommends (or the first)."""
+    one = plan.candidates[plan.best or 0]
+    title = speaker.text(
+        "plan.memory_title",
+        card=speaker.cards(one.gpu_id, 1),
+        micro_batch=one.setup.micro_batch,
+    )
+    terms = memory_terms(one.memory, speaker)
+    largest = max((value for _, value in terms), default=1.0)
+    rows = [
+        (f"  {label}", _bar(value / largest), gib(value), _largest(value, largest, speaker))
+        for label, value in terms
+    ]
+    device = one.memory.device_bytes
+    rows.append(
+        (
+            f"  {speaker.text('plan.total')}",
+            speaker.text("plan.peak_phase", phase=speaker.text(f"phase.{one.memory.peak_phase}")),
+            gib(device.likely),
+            span(device, GIB),
+        )
+    )
+    output.table(
+        [
+            Column(f"  {title}"),
+            Column(""),
+            Column(speaker.text("plan.likely"), right=True),
+            Column(speaker.text("plan.range")),
+        ],
+        rows,
+    )
+
+
+def memory_terms(memory: MemoryEstimate, speaker: Speaker) -> list[tuple[str, float]]:
+    """Labels and bytes: the terms of the peak, what the allocator holds beyond, the context."""
+    allocated = [
+        (speaker.text(f"term.{term.id}"), term.value)
+        for term in memory.terms
+        if term.value >= SMALLEST_TERM
+    ]
+    small = sum(term.value for term in memory.terms if 0 < term.value < SMALLEST_TERM)
+    slack = memory.reserved_bytes.likely - memory.allocated_bytes.likely
+    outside = memory.device_bytes.likely - memory.reserved_bytes.likely
+    rest = [
+        (speaker.text("term.small"), small),
+        (speaker.text("term.slack"), slack),
+        (speaker.text("term.context"), outside),
+    ]
+    return allocated + [(label, value) for label, value in rest if value > 0]
+
+
+def show_candidates(
+    plan: Plan, output: Output, speaker: Speaker, *, everything: bool = False
+) -> None:
+    """The ranked table; rows that cannot be recommended stand below and are dim."""
+    shown: Sequence[Candidate] = plan.candidates
+    if not everything and len(shown) > ROWS_SHOWN:
+        shown = shown[:ROWS_SHOWN]
+    columns = [
+        Column("  #", right=True),
+        Column(speaker.text("plan.column.card")),
+        Column(speaker.text("plan.column.usable"), right=True),
+        Column(speaker.text("plan.column.fit")),
+        Column(speaker.text("plan.column.speed"), right=True),
+        Column(speaker.text("plan.column.time"), right=True),
+        Column(speaker.text("plan.column.price"), right=True),
+        Column(speaker.text("plan.column.cost"), right=True),
+        Column(speaker.text("plan.column.range")),
+        Column(speaker.text("plan.column.note")),
+        Column(speaker.text("plan.column.offer")),
+    ]
+    rows = [_row(one, speaker) for one in shown]
+    dim = [index for index, one in enumerate(shown) if one.rank is None]
+    columns, rows, dropped = _narrowed(columns, rows, output)
+    output.table(columns, rows, dim=dim)
+    hidden = len(plan.candidates) - len(shown)
+    if hidden:
+        output.line(f"  {speaker.text('plan.hidden_rows', count=hidden)}")
+    if dropped:
+        output.line(f"  {speaker.text('plan.hidden_columns', names=', '.join(dropped))}")
+
+
+def _row(one: Candidate, speaker: Speaker) -> tuple[str, ...]:
+    speed = f"{one.speed.tokens_per_s.likely:,.0f}" if one.speed else "-"
+    time = speaker.duration(one.seconds.likely) if one.speed else "-"
+    price, cost, spread = "-", "-", ""
+    if one.cost is not None:
+        unit = one.cost.unit_price
+        price = speaker.price(unit.amount, unit.currency, one.cost.period)
+        cost = money(one.cost.likely.amount, one.cost.likely.currency)
+        spread = _money_span(one)
+    return (
+        f"  {one.rank or '-'}",
+        speaker.cards(one.gpu_id, one.num_gpus),
+        gib(one.usable_bytes),
+        fit_words(one, speaker),
+        speed,
+        time,
+        price,
+        cost,
+        spread,
+        _note(one, speaker),
+        one.offer_id or "-",
+    )
+
+
+def fit_words(one: Candidate, speaker: Speaker) -> str:
+    """`fits, 25 % free`, `risky, -0.1 GiB`."""
+    if one.fit in ("fits", "tight"):
+        share = one.free_bytes / one.usable_bytes
+        return speaker.text(f"fit.{one.fit}", share=f"{share:.0%}")
+    return speaker.text(f"fit.{one.fit}", gib=f"{one.free_bytes / GIB:+.1f}")
+
+
+def _note(one: Candidate, speaker: Speaker) -> str:
+    notes = []
+    for label in one.labels:
+        if label == "dominated":
+            notes.append(speaker.text("note.dominated", rank=one.dominated_by))
+        else:
+            notes.append(speaker.text(f"note.{label}"))
+    if one.cost is not None and one.cost.estimated:
+        notes.append(speaker.text("note.estimated"))
+    if one.cost is not None and one.cost.stale:
+        notes.append(speaker.text("note.stale"))
+    return ", ".join(notes)
+
+
+def _money_span(one: Candidate) -> str:
+    assert one.cost is not None
+    low, high = one.cost.low.amount, one.cost.high.amount
+    if low == high:
+        return ""
+    digits = 0 if high >= 1000 else 1
+    return f"({low:,.{digits}f} - {high:,.{digits}f})"
+
+
+def _narrowed(
+    columns: list[Column], rows: list[tuple[str, ...]], output: Output
+) -> tuple[list[Column], list[tuple[str, ...]], list[str]]:
+    """Drop columns, the least needed first, until the table is as narrow as the terminal."""
+    if output.mode == "md":
+        return columns, rows, []
+    from rich.cells import cell_len
+
+    dropped: list[str] = []
+    width = output.console().width
+    least_needed = [8, 2, 10]  # range, usable, offer
+    keep = list(range(len(columns)))
+    while least_needed:
+        widths = [
+            max(cell_len(columns[i].heading), *(cell_len(row[i]) for row in rows)) for i in keep
+        ]
+        if sum(widths) + 2 * (len(keep) - 1) <= width:
+            break
+        index = least_needed.pop(0)
+        keep.remove(index)
+        dropped.append(columns[index].heading.strip())
+    return [columns[i] for i in keep], [tuple(row[i] for i in keep) for row in rows], dropped
+
+
+def _bar(share: float) -> str:
+    block = "█" if "utf" in (sys.stdout.encoding or "").lower() else "#"
+    return block * max(1, round(share * BAR_WIDTH))
+
+
+def _largest(value: float, largest: float, speaker: Speaker) -> str:
+    return speaker.text("plan.largest") if value == largest else ""

@@ -1,0 +1,118 @@
+"""Does it fit, and at which micro-batch: the choice of settings for one place.
+
+The effective batch never changes here: a larger micro-batch means fewer accumulation steps, so
+that every card trains the same thing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loracle.domain.estimate import MemoryEstimate, Range, SpeedEstimate
+from loracle.domain.setup import TrainingSetup
+from loracle.planner.laws import Laws
+from loracle.planner.place import Place
+from loracle.planner.work import Workload
+
+LARGEST_MICRO_BATCH = 128  # beyond it nothing gets faster, and the search gets long
+TIGHT_SHARE = 0.05  # less than this share of the card free at the high end is tight
+_SAFETY = {"fits": 0, "tight": 1, "risky": 2, "no": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A setup for a place, and what the laws say of it. `speed` is None where it does not fit."""
+
+    setup: TrainingSetup
+    memory: MemoryEstimate
+    fit: str
+    speed: SpeedEstimate | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Likely speed, 0 where it does not fit."""
+        return self.speed.tokens_per_s.likely if self.speed else 0.0
+
+
+def fit_of(device_bytes: Range, usable_bytes: float) -> str:
+    """`fits`, `tight`, `risky` or `no`.
+
+    fits: even the high end leaves 5 % of the card; tight: the high end still fits; risky: usable
+    memory lies inside the range; no: not even the low end fits.
+    """
+    if device_bytes.low > usable_bytes:
+        return "no"
+    if device_bytes.high > usable_bytes:
+        return "risky"
+    if usable_bytes - device_bytes.high < TIGHT_SHARE * usable_bytes:
+        return "tight"
+    return "fits"
+
+
+def safest_then_fastest(choices: Sequence[Choice]) -> Choice:
+    """The fastest of those in the safest class of fit; where none fits, the smallest."""
+    safest = min(_SAFETY[choice.fit] for choice in choices)
+    group = [choice for choice in choices if _SAFETY[choice.fit] == safest]
+    if safest == _SAFETY["no"]:
+        return min(group, key=lambda choice: choice.memory.device_bytes.likely)
+    return max(group, key=lambda choice: choice.tokens_per_s)
+
+
+def choose(
+    setup: TrainingSetup, place: Place, work: Workload, laws: Laws, *, micro_batch: int | None
+) -> Choice | None:
+    """The best way to run `setup` on `place` at its effective batch.
+
+    `micro_batch` is the recipe's, or None for auto: the fastest in the safest class of fit. Of
+    several cards, data parallel and sharded are both tried. None where the effective batch cannot
+    be split over the cards.
+    """
+    choices: list[Choice] = []
+    for family in _families(setup, place, micro_batch):
+        for one in family:
+            choices.append(judge(one, place, work, laws))
+            if choices[-1].fit == "no":
+                break  # a larger micro-batch needs no less
+    return safest_then_fastest(choices) if choices else None
+
+
+def judge(setup: TrainingSetup, place: Place, work: Workload, laws: Laws) -> Choice:
+    """What the laws say of exactly this setup on this place.
+
+    Memory at the longest sequence, time at the mean one.
+    """
+    longest = setup.with_changes(seq_len=work.peak_len)
+    memory = laws.memory(longest, place.gpu)
+    fit = fit_of(memory.device_bytes, place.gpu.usable_bytes)
+    if fit == "no":
+        return Choice(longest, memory, fit)
+    usual = setup.with_changes(seq_len=work.mean_len)
+    return Choice(longest, memory, fit, laws.speed(usual, place.gpu, place.node))
+
+
+def micro_batches(per_card: int) -> tuple[int, ...]:
+    """The micro-batches that divide a card's share of the effective batch, smallest first."""
+    largest = min(per_card, LARGEST_MICRO_BATCH)
+    return tuple(size for size in range(1, largest + 1) if per_card % size == 0)
+
+
+def _families(
+    setup: TrainingSetup, place: Place, micro_batch: int | None
+) -> Iterator[list[TrainingSetup]]:
+    """Per way of using several cards, the setups by growing micro-batch."""
+    effective = setup.micro_batch * setup.grad_accum * setup.num_gpus
+    per_card, rest = divmod(effective, place.num_gpus)
+    if rest or per_card == 0:
+        return
+    sizes = micro_batches(per_card) if micro_batch is None else (micro_batch,)
+    for parallel in ("none",) if place.num_gpus == 1 else ("ddp", "fsdp"):
+        yield [
+            setup.with_changes(
+                micro_batch=size,
+                grad_accum=per_card // size,
+                num_gpus=place.num_gpus,
+                parallel=parallel,
+                eval_micro_batch=size if setup.eval_micro_batch else None,
+            )
+            for size in sizes
+            if per_card % size == 0
+        ]

@@ -1,0 +1,54 @@
+"""The laws as one planning session asks them: each question once.
+
+A plan tries hundreds of settings; most of them come up again for the next offer of the same card.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+
+from loracle.domain.estimate import MemoryEstimate, SpeedEstimate
+from loracle.domain.gpu import Gpu, Node
+from loracle.domain.setup import TrainingSetup
+
+MemoryLaw = Callable[[TrainingSetup, Gpu], MemoryEstimate]
+SpeedLaw = Callable[[TrainingSetup, Gpu, Node], SpeedEstimate]
+
+_KNOBS = tuple(field.name for field in fields(TrainingSetup) if field.name != "model")
+
+
+class Laws:
+    """Memory and speed of setups on cards, remembered for as long as the object lives."""
+
+    def __init__(self, memory: MemoryLaw, speed: SpeedLaw, engine: str = "formula") -> None:
+        self.engine = engine
+        self._memory_law = memory
+        self._speed_law = speed
+        self._memory: dict[object, MemoryEstimate] = {}
+        self._speed: dict[object, SpeedEstimate] = {}
+
+    def memory(self, setup: TrainingSetup, gpu: Gpu) -> MemoryEstimate:
+        """Peak memory of one process of this setup on this card."""
+        key = (id(setup.model), knobs(setup), gpu.id, gpu.memory_bytes)
+        if key not in self._memory:
+            self._memory[key] = self._memory_law(setup, gpu)
+        return self._memory[key]
+
+    def speed(self, setup: TrainingSetup, gpu: Gpu, node: Node) -> SpeedEstimate:
+        """Time of one optimizer step of this setup on this machine."""
+        key = (id(setup.model), knobs(setup), gpu.id, gpu.bandwidth_bytes_per_s, node)
+        if key not in self._speed:
+            self._speed[key] = self._speed_law(setup, gpu, node)
+        return self._speed[key]
+
+
+def formula_laws() -> Laws:
+    """The closed-form laws of `loracle.estimate`."""
+    from loracle.estimate.memory import estimate_memory
+    from loracle.estimate.speed import estimate_speed
+
+    return Laws(estimate_memory, lambda setup, gpu, node: estimate_speed(setup, gpu, node=node))
+
+
+def knobs(setup: TrainingSetup) -> tuple[object, ...]:
+    """Everything of a setup but the model: hashable, and equal where the settings are."""
+    return tuple(getattr(setup, name) for name in _KNOBS)

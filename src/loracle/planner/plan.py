@@ -1,0 +1,229 @@
+"""`make_plan`: from a recipe and the facts to the one `Plan` that every command works with.
+
+The order is that of the questions people ask: how much work is it, where could it run, does it
+fit there and with which settings, how long, how much, which is best, and what would be better.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from loracle.domain.gpu import Gpu
+from loracle.domain.model import ModelShape
+from loracle.domain.money import FxRate
+from loracle.domain.offer import Offer
+from loracle.domain.plan import Candidate, DataFacts, Hint, Plan
+from loracle.domain.recipe import Recipe
+from loracle.domain.setup import TrainingSetup
+from loracle.errors import InputError
+from loracle.estimate.storage import checkpoint_bytes, download_bytes, merged_bytes
+from loracle.planner.advise import Session, advise, verdict
+from loracle.planner.cost import Market, budget_of, cheapest_cost
+from loracle.planner.fill import checkpoint_variants, fill
+from loracle.planner.fit import Choice, choose, safest_then_fastest
+from loracle.planner.laws import Laws, formula_laws
+from loracle.planner.place import Place, places
+from loracle.planner.rank import rank
+from loracle.planner.resolve import on_card, resolve
+from loracle.planner.seat import Seat
+from loracle.planner.timeline import Bytes, EvalWork, timeline
+from loracle.planner.work import Workload, given_tokens, workload
+from loracle.units import parse_seconds
+
+UNIT_TOKENS = 1_000_000  # an epoch where the recipe names no data: figures per million tokens
+FILLED_CANDIDATES = 3  # the search costs more than the rest of a plan, so only the best get it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a plan needs to know besides the recipe. `wanted` are card ids, empty for all."""
+
+    shape: ModelShape
+    gpus: Sequence[Gpu]
+    offers: Sequence[Offer]
+    rates: tuple[FxRate, ...]
+    today: str  # ISO date
+    data: DataFacts | None = None
+    eval_data: DataFacts | None = None
+    wanted: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def make_plan(recipe: Recipe, facts: Facts, *, laws: Laws | None = None) -> Plan:
+    """The plan of a recipe.
+
+    Raises RecipeError E014 (the model cannot do what the recipe asks) and InputError E017 (no rate
+    for the budget's or the answer's currency). A job that fits nowhere is a plan without `best`.
+    """
+    laws = laws or formula_laws()
+    setup = resolve(recipe, facts.shape)
+    data = facts.data or given_tokens(recipe.data.tokens or UNIT_TOKENS)
+    work = workload(recipe, data, packing=setup.packing)
+    market = Market(facts.rates, recipe.rent.currency, facts.today)
+    seats = [
+        seat
+        for place in places(
+            facts.gpus, facts.offers, wanted=facts.wanted, max_gpus=recipe.rent.max_gpus
+        )
+        if (seat := _seat(recipe, setup, place, work, facts, laws, market)) is not None
+    ]
+    if not seats:
+        raise InputError("plan.nowhere", code="E032", hint="hint.nowhere")
+    return _assemble(recipe, facts, setup, data, work, seats, laws, market)
+
+
+def _assemble(
+    recipe: Recipe,
+    facts: Facts,
+    setup: TrainingSetup,
+    data: DataFacts,
+    work: Workload,
+    seats: list[Seat],
+    laws: Laws,
+    market: Market,
+) -> Plan:
+    deadline = parse_seconds(recipe.rent.deadline) if recipe.rent.deadline else None
+    ranked = rank(
+        [seat.candidate for seat in seats],
+        budget=budget_of(recipe),
+        deadline_seconds=deadline,
+        market=market,
+        prices_matter=any(seat.candidate.cost is not None for seat in seats),
+    )
+    seated = _seated(ranked, seats)
+    for index, seat in enumerate(seated[:FILLED_CANDIDATES]):
+        if seat.candidate.rank is not None:
+            filled = fill(recipe, seat.choice, seat.place, work, data, laws)
+            seated[index] = replace(seat, candidate=replace(seat.candidate, filled=filled))
+    candidates = tuple(seat.candidate for seat in seated)
+    best = 0 if candidates[0].rank == 1 else None
+    plan = Plan(
+        recipe=recipe.model_dump(mode="json"),
+        setup=setup,
+        data=data,
+        num_steps=work.num_steps,
+        total_tokens=work.tokens,
+        memory=candidates[0].memory,
+        candidates=candidates,
+        verdict=Hint(id="verdict.none"),
+        best=best,
+        epochs=work.epochs,
+        engine=laws.engine,
+        as_of=facts.today,
+        versions=facts.versions,
+    )
+    plan = replace(plan, verdict=verdict(plan, recipe))
+    session = Session(
+        plan=plan, recipe=recipe, seats=seated, work=work, laws=laws, market=market
+    )  # fmt: skip
+    return replace(plan, hints=advise(session))
+
+
+def _seat(
+    recipe: Recipe,
+    setup: TrainingSetup,
+    place: Place,
+    work: Workload,
+    facts: Facts,
+    laws: Laws,
+    market: Market,
+) -> Seat | None:
+    choice = _choice(recipe, on_card(setup, place.gpu), place, work, laws)
+    if choice is None:
+        return None
+    candidate = Candidate(
+        rank=None,
+        gpu_id=place.node.gpu_id,
+        num_gpus=place.num_gpus,
+        offer_id=place.offer.id if place.offer else None,
+        setup=choice.setup,
+        usable_bytes=place.gpu.usable_bytes,
+        memory=choice.memory,
+        fit=choice.fit,
+        speed=choice.speed,
+        labels=_labels(recipe, place),
+        share=place.node.share,
+    )
+    if choice.speed is not None:
+        candidate = _timed(recipe, candidate, place, work, facts, market)
+    return Seat(place=place, choice=choice, work=work, candidate=candidate)
+
+
+def _choice(
+    recipe: Recipe, setup: TrainingSetup, place: Place, work: Workload, laws: Laws
+) -> Choice | None:
+    asked = recipe.training.micro_batch
+    micro_batch = None if asked == "auto" else asked
+    if recipe.training.gradient_checkpointing != "auto":
+        return choose(setup, place, work, laws, micro_batch=micro_batch)
+    found = [
+        choice
+        for variant in checkpoint_variants(setup)
+        if (choice := choose(variant, place, work, laws, micro_batch=micro_batch)) is not None
+    ]
+    return safest_then_fastest(found) if found else None
+
+
+def _timed(
+    recipe: Recipe,
+    candidate: Candidate,
+    place: Place,
+    work: Workload,
+    facts: Facts,
+    market: Market,
+) -> Candidate:
+    assert candidate.speed is not None
+    phases = timeline(
+        work,
+        candidate.speed,
+        place.node,
+        _moved(candidate.setup),
+        num_checkpoints=num_checkpoints(recipe, work),
+        evaluation=_evaluation(recipe, work, facts.eval_data),
+        data_tokens=(facts.data or given_tokens(UNIT_TOKENS)).tokens.likely,
+    )
+    candidate = replace(candidate, timeline=phases)
+    if place.offer is None:
+        return candidate
+    return replace(candidate, cost=cheapest_cost(place.offer, candidate.seconds, market))
+
+
+def num_checkpoints(recipe: Recipe, work: Workload) -> int:
+    """Checkpoints written in the whole run, the last one included."""
+    every = recipe.save.every_steps
+    return 1 + (work.num_steps // every if every else 0)
+
+
+def _evaluation(recipe: Recipe, work: Workload, eval_data: DataFacts | None) -> EvalWork:
+    """Passes over the held-out set: during training, then base, adapter and merged model."""
+    if eval_data is None:
+        return EvalWork()
+    every = recipe.evaluation.every_steps
+    during = work.num_steps // every if every else max(1, round(work.epochs))
+    after = 3 if recipe.method != "full" else 2
+    return EvalWork(tokens=eval_data.tokens.likely, passes=during + after)
+
+
+def _moved(setup: TrainingSetup) -> Bytes:
+    return Bytes(
+        download=download_bytes(setup.model),
+        checkpoint=checkpoint_bytes(setup),
+        merged=merged_bytes(setup.model) if setup.method != "full" else 0,
+    )
+
+
+def _labels(recipe: Recipe, place: Place) -> tuple[str, ...]:
+    labels = []
+    if not place.isolated:
+        labels.append("shared")
+    offer = place.offer
+    if offer is not None and offer.risk and offer.id not in recipe.rent.offers:
+        labels.append("high_risk")
+    return tuple(labels)
+
+
+def _seated(ranked: Sequence[Candidate], seats: Sequence[Seat]) -> list[Seat]:
+    """The seats in the order of their ranked candidates."""
+    by_place = {(seat.candidate.offer_id, seat.candidate.gpu_id): seat for seat in seats}
+    return [
+        replace(by_place[one.offer_id, one.gpu_id], candidate=one) for one in ranked
+    ]  # fmt: skip
