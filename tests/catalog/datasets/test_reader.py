@@ -71,10 +71,8 @@ class TestContainers:
 
     def test_csv_holds_turns_as_json(self, tmp_path):
         path = tmp_path / "a.csv"
-        turns = json.dumps(
-            [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        )
-        path.write_text('messages\n"' + turns.replace('"', '""') + '"\n')
+        cell = json.dumps(turns(U, A)).replace('"', '""')
+        path.write_text(f'messages\n"{cell}"\n')
         assert read_dataset(path).samples[0].answer == "a"
 
     def test_parquet(self, tmp_path):
