@@ -46,8 +46,9 @@ def read_yaml(path: Path) -> object:
     """
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it is built
     try:
-        return yaml.safe_load(path.read_text("utf-8-sig"))
+        return yaml.load(path.read_text("utf-8-sig"), Loader=loader)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror or "" if isinstance(error, OSError) else "not UTF-8"
         raise _broken(path, reason, 0) from error
