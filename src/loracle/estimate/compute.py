@@ -274,12 +274,14 @@ class _Step:
             self._add("elementwise", "scores", "backward", 0.0, 34 * scores,
                       (batch * heads, length, length), layers, 5)  # fmt: skip
             return
+        masked = setup.attention == "sdpa-masked"
         seen = min(length, shape.sliding_window or length)
-        pairs = batch * heads * (float(length) * seen - seen * seen / 2)
+        pairs = batch * heads * (float(length) * seen - (0 if masked else seen * seen / 2))
         width = shape.head_dim
         moved = 2.0 * self.tokens * width * (2 * heads + 2 * shape.num_kv_heads)
-        self._twice("attention", "attention", 4 * pairs * width, moved, dims, layers)
-        self._add("attention", "attention", "backward", 10 * pairs * width, 2 * moved, dims,
+        name = "masked" if masked else "flash"
+        self._twice("attention", name, 4 * pairs * width, moved, dims, layers)
+        self._add("attention", name, "backward", 10 * pairs * width, 2 * moved, dims,
                   layers, 3)  # fmt: skip
 
     def _head(self) -> None:

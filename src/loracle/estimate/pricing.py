@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from loracle.domain.gpu import Gpu
 from loracle.domain.trace import Op
 from loracle.estimate.rates import RATES, Rates, architecture
+from loracle.estimate.stacks import PLAIN, Stack
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class Bill:
 class PriceList:
     """Achieved rates of one card, ready to price many operations."""
 
-    def __init__(self, gpu: Gpu, rates: Rates = RATES, launch: float = 1.0) -> None:
+    def __init__(self, gpu: Gpu, rates: Rates = RATES, stack: Stack = PLAIN) -> None:
         self.rates = rates
         self.half = gpu.gemm_flops_per_s.get(gpu.training_dtype, max(gpu.gemm_flops_per_s.values()))
         self.single = gpu.gemm_flops_per_s.get("float32", self.half / 8)
@@ -51,12 +52,13 @@ class PriceList:
             True: self.half * rates.attention_backward_share * older,
             False: self.half * rates.attention_forward_share * older,
         }
-        host = launch * (rates.desktop_share if is_desktop(gpu) else 1.0)
+        host = stack.launch * (rates.desktop_share if is_desktop(gpu) else 1.0)
         self.launch = {
             "forward": rates.launch_forward_s * host,
             "recompute": rates.launch_forward_s * host,
             "evaluation": rates.launch_forward_s * host,
-            "backward": rates.launch_backward_s * host,
+            "backward": host
+            * (rates.launch_forward_s if stack.python_backward else rates.launch_backward_s),
             "optimizer": rates.launch_optimizer_s * host,
         }
 
@@ -68,8 +70,10 @@ class PriceList:
             work = op.flops / (rate * self.rates.gemm_share) + self.rates.gemm_ramp_s
             return max(work, op.bytes / self.bandwidth, least)
         if op.kind == "attention":
-            return max(op.flops / self.attention[op.phase == "backward"],
-                       op.bytes / self.bandwidth) + least  # fmt: skip
+            rate = self.attention[op.phase == "backward"]
+            if op.name == "masked":
+                rate *= self.rates.masked_attention_share
+            return max(op.flops / rate, op.bytes / self.bandwidth) + least
         if op.kind == "dequant":
             return max(op.bytes / self.unpacking, least)
         return max(op.bytes / self.bandwidth, least)

@@ -23,9 +23,10 @@ class Rates:
     attention_forward_share: float = 0.6  # of the best matrix rate, flash kernels
     attention_backward_share: float = 0.45
     hopper_attention_share: float = 0.75  # of those: FlashAttention-2 does not use Hopper's units
-    launch_forward_s: float = 11e-6  # CPU time of a launch from Python
-    launch_backward_s: float = 7e-6  # and from autograd's C++ thread
-    launch_optimizer_s: float = 15e-6
+    masked_attention_share: float = 0.5  # of those: an explicit mask takes the slower kernel
+    launch_forward_s: float = 48e-6  # CPU time of a launch from Python
+    launch_backward_s: float = 15e-6  # and from autograd's C++ thread
+    launch_optimizer_s: float = 30e-6
     step_s: float = 0.01  # per optimizer step: data, callbacks, reading the loss
     micro_step_s: float = 0.005
     nvlink_share: float = 0.75  # of one direction, in NCCL's collectives

@@ -36,7 +36,7 @@ def speed_of(
 ) -> SpeedEstimate:  # fmt: skip
     """The estimate for operations of either engine."""
     stack = stack_of(setup.stack)
-    bill = PriceList(gpu, rates, stack.launch).bill(ops)
+    bill = PriceList(gpu, rates, stack).bill(ops)
     card, host = bill.card, bill.host
     back = card.get("backward", 0.0) + card.get("recompute", 0.0)
     forward = max(card.get("forward", 0.0), host.get("forward", 0.0))

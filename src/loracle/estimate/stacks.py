@@ -16,7 +16,8 @@ class Stack:
     `fused`: norm, rotary embedding and activation are one kernel each (Triton) instead of chains
     of elementwise passes; `fused_adapter`: so is the adapter. `head`: `whole` (fp32 logits in
     memory), `tiled` (never whole, recomputed in backward) or `fused` (loss and gradient in one
-    pass). `launch`: CPU time of one launch relative to transformers with PEFT. `packs_experts`:
+    pass). `launch`: CPU time of one launch relative to transformers with PEFT. `python_backward`: its backward is written in Python, so
+    it launches as slowly as forward. `packs_experts`:
     routed experts are Linear layers that get quantised (transformers 4), not 3-D parameters.
     """
 
@@ -25,6 +26,7 @@ class Stack:
     fused_adapter: bool = False
     head: str = "whole"
     launch: float = 1.0
+    python_backward: bool = False
     packs_experts: bool = False
     known: bool = True
 
@@ -34,12 +36,13 @@ _TABLE = (
     Stack("trl", head="tiled"),
     Stack("loracle", head="tiled"),
     Stack("transformers-4", packs_experts=True),
-    Stack("unsloth", fused=True, fused_adapter=True, head="fused"),
+    Stack("unsloth", fused=True, fused_adapter=True, head="fused", python_backward=True),
     Stack("fast-kernels", fused=True, fused_adapter=True, packs_experts=True),
     Stack("fast-kernels-liger", fused=True, fused_adapter=True, head="fused", packs_experts=True),
     Stack("compiled", fused=True, head="tiled", launch=0.3),
     Stack("native", fused=True, fused_adapter=True, head="fused", launch=0.1),
 )
+PLAIN = _TABLE[0]
 STACK_BY_NAME = {stack.name: stack for stack in _TABLE}
 
 
