@@ -216,10 +216,8 @@ def changed_keys(candidate: Candidate, setup: TrainingSetup) -> Iterator[str]:
 
 def _budget_hints(session: Session) -> Iterator[Hint]:
     budget = budget_of(session.recipe)
-    best = next((seat for seat in session.seats if seat.candidate.rank == 1), None)
-    if budget is None or budget.period == "total" or best is None or best.place.offer is None:
-        return
-    yield from spend_the_rest(best, budget, session.seats, session.market)
+    if budget is not None and budget.period != "total":
+        yield from spend_the_rest(budget, session.seats, session.market)
 
 
 def _term_hints(session: Session) -> Iterator[Hint]:

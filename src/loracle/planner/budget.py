@@ -13,7 +13,8 @@ from loracle.domain.gpu import Node
 from loracle.domain.money import Money, convert
 from loracle.domain.offer import HOURS_IN_TERM, AddOn
 from loracle.domain.plan import Hint
-from loracle.planner.cost import Budget, Market, spent_per
+from loracle.estimate.money import offered_terms, period_price
+from loracle.planner.cost import Budget, Market
 from loracle.planner.seat import Seat
 
 CORES_PER_GPU = 8  # a loader process, tokenising and the trainer itself, without waiting
@@ -29,21 +30,36 @@ class Purchase:
     reason: str
 
 
-def spend_the_rest(
-    best: Seat, budget: Budget, seats: Sequence[Seat], market: Market
-) -> Iterator[Hint]:
-    """What the best place costs of the budget, what is left, and what that should buy."""
-    assert best.candidate.cost is not None
-    assert best.place.offer is not None
+def spend_the_rest(budget: Budget, seats: Sequence[Seat], market: Market) -> Iterator[Hint]:
+    """The place that does most work for a budget a period, what is left, what that should buy.
+
+    Looks at places that can be kept for the whole period, since a budget a month is that of a
+    month's work; the plan's table has the one job.
+    """
     whole = convert(budget.amount, market.currency, market.rates)
-    spent = spent_per(best.candidate.cost, budget.period, market)
+    affordable = [
+        (spent, seat)
+        for seat in seats
+        if _recommendable(seat) and (spent := _kept(seat, budget.period, market)) is not None
+        and spent <= whole
+    ]  # fmt: skip
+    if not affordable:
+        yield Hint(id="advice.budget_too_small",
+                   values={"budget_amount": whole.amount, "currency": market.currency,
+                           "period": budget.period})  # fmt: skip
+        return
+    spent, best = min(affordable, key=lambda one: float(one[0].amount) / _tokens_per_s(one[1]))
+    assert best.place.offer is not None
     left = whole - spent
     own = bool(best.place.offer.add_ons)
     bought = purchases(best, _price_list(best, seats), left, budget.period, market)
     total = sum((one.per_period.amount for one in bought), Decimal(0))
     yield Hint(
         id="advice.budget",
-        values={"budget_amount": whole.amount, "spent": spent.amount, "left": left.amount,
+        values={"offer_id": best.place.offer.id, "gpu_id": best.candidate.gpu_id,
+                "num_gpus": best.place.num_gpus,
+                "period_tokens": _tokens_per_s(best) * HOURS_IN_TERM[budget.period] * 3600,
+                "budget_amount": whole.amount, "spent": spent.amount, "left": left.amount,
                 "currency": market.currency, "period": budget.period},
     )  # fmt: skip
     if bought:
@@ -54,6 +70,25 @@ def spend_the_rest(
                     "cost": total, "left": (left.amount - total),
                     "currency": market.currency, "period": budget.period},
         )  # fmt: skip
+
+
+def _recommendable(seat: Seat) -> bool:
+    one = seat.candidate
+    return one.fit in ("fits", "tight") and not {"shared", "high_risk"} & set(one.labels)
+
+
+def _kept(seat: Seat, period: str, market: Market) -> Money | None:
+    """What it costs to keep the place for one period; None where it is not let for so long."""
+    offer = seat.place.offer
+    if offer is None or period not in offered_terms(offer):
+        return None
+    price = period_price(offer, period)
+    ratio = Decimal(HOURS_IN_TERM[period]) / Decimal(HOURS_IN_TERM[price.period])
+    return convert(price.amount * ratio, market.currency, market.rates)
+
+
+def _tokens_per_s(seat: Seat) -> float:
+    return seat.candidate.speed.tokens_per_s.likely if seat.candidate.speed else 0.0
 
 
 def purchases(

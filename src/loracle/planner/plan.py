@@ -6,6 +6,7 @@ fit there and with which settings, how long, how much, which is best, and what w
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 
 from loracle.domain.gpu import Gpu
 from loracle.domain.model import ModelShape
@@ -30,6 +31,7 @@ from loracle.planner.work import Workload, given_tokens, workload
 from loracle.units import parse_seconds
 
 UNIT_TOKENS = 1_000_000  # an epoch where the recipe names no data: figures per million tokens
+HIGH_RISKS = ("risk.home_host",)  # recommended only where the recipe names the offer
 FILLED_CANDIDATES = 3  # the search costs more than the rest of a plan, so only the best get it
 
 
@@ -115,7 +117,22 @@ def _assemble(
     session = Session(
         plan=plan, recipe=recipe, seats=seated, work=work, laws=laws, market=market
     )  # fmt: skip
-    return replace(plan, hints=advise(session))
+    return replace(
+        plan, verdict=_plain(plan.verdict), hints=tuple(_plain(hint) for hint in advise(session))
+    )
+
+
+def _plain(hint: Hint) -> Hint:
+    """The hint with values as JSON has them, so that a plan reads back equal."""
+    values = {
+        name: str(value)
+        if isinstance(value, Decimal)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
+        for name, value in hint.values.items()
+    }
+    return replace(hint, values=values)
 
 
 def _seat(
@@ -216,7 +233,7 @@ def _labels(recipe: Recipe, place: Place) -> tuple[str, ...]:
     if not place.isolated:
         labels.append("shared")
     offer = place.offer
-    if offer is not None and offer.risk and offer.id not in recipe.rent.offers:
+    if offer is not None and offer.risk in HIGH_RISKS and offer.id not in recipe.rent.offers:
         labels.append("high_risk")
     return tuple(labels)
 
