@@ -17,10 +17,11 @@ from loracle.errors import CatalogError
 _MIB = 2**20
 _FILE = Path(__file__).parent / "data" / "fingerprints.toml"
 _PART_WORDS = re.compile(
-    r"\bmig\b|\b\d+g\.\d+gb\b|\bslice\b|\bvgpu\b|\bshared?\b|\b1/\d+\b|切片|切分|分片|共享|虚拟", re.I
+    r"\bmig\b|\b\d+g\.\d+gb\b|\bslice\b|\bvgpu\b|\bshared?\b|\b1/\d+\b|切片|切分|分片|共享|虚拟",
+    re.IGNORECASE,
 )
-_SIZE = re.compile(r"(?<![\d.])(\d{1,3})\s*(?:g|gb|gib)\b", re.I)
-_COUNT = re.compile(r"^\s*(\d{1,2})\s*[x×*]\s*", re.I)
+_SIZE = re.compile(r"(?<![a-z0-9.])(\d{1,3})\s*(?:g|gb|gib)\b", re.IGNORECASE)
+_COUNT = re.compile(r"^\s*(\d{1,2})\s*[x×*]\s*", re.IGNORECASE)
 _NOISE = {"nvidia", "geforce", "tesla", "gpu", "card", "whole", "full", "edition", "generation",
           "整卡", "显卡", "服务器", "server"}  # fmt: skip
 
@@ -111,8 +112,6 @@ def _split_joined(text: str) -> str:
     text = re.sub(r"\b(\d{4})[ _-]*(ti|super|d|s)\b", r"\1 \2 ", text)
     text = re.sub(r"sxm\d?", " sxm ", text)
     return re.sub(r"pcie?\b", " pcie ", text)
-
-
 
 
 def _name_tokens(one: Fingerprint) -> frozenset[str]:

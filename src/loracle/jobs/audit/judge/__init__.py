@@ -1,0 +1,1 @@
+"""Pure judgement: an observation, the sold card's fingerprint and thresholds become checks."""
