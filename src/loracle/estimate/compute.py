@@ -1,7 +1,7 @@
 """The work of one optimizer step: operations with their FLOPs and bytes, from a setup alone.
 
 The dry run lists the operations that it saw; this module lists the same ones from the shape of
-the model, in microseconds, so that both speak to one price list (`estimate.pricing`). Counts are
+the model, in microseconds, so that both speak to one price list (`estimate.pricelist`). Counts are
 those of transformers 5 with PEFT: how many elementwise passes a decoder layer makes, and how wide
 they are, was counted on the real layers by dispatch (the tests count them again).
 

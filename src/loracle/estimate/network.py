@@ -22,12 +22,14 @@ _GEFORCE = ("rtx-20", "rtx-30", "rtx-40", "rtx-50")
 class Traffic:
     """One way between two cards, in one optimizer step: bytes and seconds.
 
-    `micro_step` runs beside the computation of each micro-step, `final` after the last backward.
+    `micro_step` runs beside the computation of each micro-step, `waits` are starts of collectives
+    that computation has to wait for, `final` comes after the last backward.
     """
 
     bytes_per_s: float
     micro_step_bytes: float
     micro_step_seconds: float
+    wait_seconds: float
     final_bytes: float
     final_seconds: float
 
@@ -37,7 +39,7 @@ def traffic(
 ) -> Traffic:
     """Bytes and seconds of the collectives of a step; all zero on one card."""
     if setup.num_gpus == 1 or setup.parallel == "none":
-        return Traffic(0.0, 0.0, 0.0, 0.0, 0.0)
+        return Traffic(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     speed = link_bytes_per_s(gpu, node, rates)
     ring = (setup.num_gpus - 1) / setup.num_gpus
     params, tensors = trainable(setup)
@@ -45,12 +47,13 @@ def traffic(
     final = 2 * ring * params * wide
     if setup.parallel == "ddp":
         rounds = 1 + tensors // 100  # buckets of 25 MB or fewer
-        return Traffic(speed, 0.0, 0.0, final, final / speed + rounds * rates.collective_s)
+        return Traffic(speed, 0.0, 0.0, 0.0, final, final / speed + rounds * rates.collective_s)
     gathers = 2 if setup.method != "full" else 3
     moved = gathers * ring * stored_bytes(setup)
-    layers = setup.model.num_layers + 1
-    took = moved / speed + gathers * layers * rates.collective_s
-    return Traffic(speed, moved, took, final / 2, final / 2 / speed)
+    # PEFT's wrapping policy shards each adapter matrix as a unit of its own.
+    units = setup.model.num_layers + 1 + (tensors if setup.method != "full" else 0)
+    waits = gathers * units * rates.collective_s
+    return Traffic(speed, moved, moved / speed, waits, final / 2, final / 2 / speed)
 
 
 def stored_bytes(setup: TrainingSetup) -> float:

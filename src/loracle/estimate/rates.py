@@ -32,8 +32,8 @@ class Rates:
     nvlink_share: float = 0.75  # of one direction, in NCCL's collectives
     pcie_share: float = 0.75
     pcie_through_host_share: float = 0.4  # no peer-to-peer: twice over the bus
-    collective_s: float = 40e-6  # start of a collective
-    exposed_link: float = 0.1  # of traffic that computation does not hide
+    collective_s: float = 200e-6  # start of a collective that computation waits for
+    exposed_link: float = 0.5  # of traffic that computation does not hide
     desktop_share: float = 0.7  # launch time with a desktop CPU beside the card
 
 

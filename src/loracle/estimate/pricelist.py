@@ -1,0 +1,102 @@
+"""What operations cost on a card: one price list for the formula's operations and the dry run's.
+
+An operation takes the larger of its FLOPs over the achieved matrix rate and its bytes over the
+achieved bandwidth, and never less than a kernel's own start. The CPU launches kernels ahead of
+the card; where it cannot keep up, its launch time is the price.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from loracle.domain.gpu import Gpu
+from loracle.domain.trace import Op
+from loracle.estimate.rates import RATES, Rates, architecture
+from loracle.estimate.stacks import PLAIN, Stack
+
+
+@dataclass(slots=True)
+class Bill:
+    """Seconds of one optimizer step on one card, by kind of operation and by phase."""
+
+    by_kind: dict[str, float]
+    card: dict[str, float]  # by phase
+    host: dict[str, float]  # by phase
+    by_bandwidth: float = 0.0  # seconds of the card that memory limits
+
+    @property
+    def card_seconds(self) -> float:
+        """Busy time of the card."""
+        return sum(self.card.values())
+
+    @property
+    def host_seconds(self) -> float:
+        """Time that the CPU needs to launch everything."""
+        return sum(self.host.values())
+
+
+class PriceList:
+    """Achieved rates of one card, ready to price many operations."""
+
+    def __init__(
+        self, gpu: Gpu, rates: Rates = RATES, stack: Stack = PLAIN, fraction: float = 1.0
+    ) -> None:
+        """`fraction` is the share of the multiprocessors that a part of a card has."""
+        self.rates = rates
+        best = gpu.gemm_flops_per_s
+        self.half = best.get(gpu.training_dtype, max(best.values())) * fraction
+        self.single = best.get("float32", self.half / 8) * fraction
+        self.bandwidth = gpu.bandwidth_bytes_per_s * rates.bandwidth_share * fraction
+        self.unpacking = gpu.bandwidth_bytes_per_s * rates.dequant_share * fraction
+        older = (
+            1.0
+            if architecture(gpu) in ("ampere", "ada", "blackwell")
+            else (rates.hopper_attention_share)
+        )
+        self.attention = {
+            True: self.half * rates.attention_backward_share * older,
+            False: self.half * rates.attention_forward_share * older,
+        }
+        host = stack.launch * (rates.desktop_share if is_desktop(gpu) else 1.0)
+        self.launch = {
+            "forward": rates.launch_forward_s * host,
+            "recompute": rates.launch_forward_s * host,
+            "evaluation": rates.launch_forward_s * host,
+            "backward": host
+            * (rates.launch_forward_s if stack.python_backward else rates.launch_backward_s),
+            "optimizer": rates.launch_optimizer_s * host,
+        }
+
+    def seconds(self, op: Op) -> float:
+        """Busy time of the card for one run of an operation."""
+        least = self.rates.kernel_s * op.launches
+        if op.kind == "gemm":
+            rate = self.single if op.dtype == "float32" else self.half
+            work = op.flops / (rate * self.rates.gemm_share) + self.rates.gemm_ramp_s
+            return max(work, op.bytes / self.bandwidth, least)
+        if op.kind == "attention":
+            rate = self.attention[op.phase == "backward"]
+            if op.name == "masked":
+                rate *= self.rates.masked_attention_share
+            return max(op.flops / rate, op.bytes / self.bandwidth) + least
+        if op.kind == "dequant":
+            return max(op.bytes / self.unpacking, least)
+        return max(op.bytes / self.bandwidth, least)
+
+    def bill(self, ops: Iterable[Op]) -> Bill:
+        """Everything together."""
+        by_kind: dict[str, float] = {}
+        card: dict[str, float] = {}
+        host: dict[str, float] = {}
+        for op in ops:
+            took = self.seconds(op) * op.count
+            by_kind[op.kind] = by_kind.get(op.kind, 0.0) + took
+            card[op.phase] = card.get(op.phase, 0.0) + took
+            host[op.phase] = (
+                host.get(op.phase, 0.0) + op.launches * op.count * self.launch[op.phase]
+            )
+        return Bill(by_kind, card, host)
+
+
+def is_desktop(gpu: Gpu) -> bool:
+    """Whether the card usually sits beside a fast desktop CPU (GeForce)."""
+    return gpu.id.startswith(("rtx-2", "rtx-3", "rtx-4", "rtx-5")) and "ada" not in gpu.id
