@@ -91,7 +91,7 @@ def _cost(one: Candidate, output: Output, speaker: Speaker) -> None:
         + speaker.text(
             "explain.bill",
             offer=cost.offer_id,
-            term=speaker.text(f"period.{cost.term}"),
+            term=speaker.text(f"by.{cost.term}"),
             price=speaker.price(cost.unit_price.amount, cost.unit_price.currency, cost.period),
             periods=f"{cost.billed_periods.likely:,.2f}",
             total=money(cost.likely.amount, cost.likely.currency, 2),

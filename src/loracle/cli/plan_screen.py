@@ -114,7 +114,7 @@ def show_memory(plan: Plan, output: Output, speaker: Speaker) -> None:
 def memory_terms(memory: MemoryEstimate, speaker: Speaker) -> list[tuple[str, float]]:
     """Labels and bytes: the terms of the peak, what the allocator holds beyond, the context."""
     allocated = [
-        (speaker.text(f"term.{term.id}"), term.value)
+        (_term_name(term.id, speaker), term.value)
         for term in memory.terms
         if term.value >= SMALLEST_TERM
     ]
@@ -129,13 +129,21 @@ def memory_terms(memory: MemoryEstimate, speaker: Speaker) -> list[tuple[str, fl
     return allocated + [(label, value) for label, value in rest if value > 0]
 
 
+def _term_name(term: str, speaker: Speaker) -> str:
+    return speaker.text(term if "." in term else f"term.{term}")
+
+
 def show_candidates(
     plan: Plan, output: Output, speaker: Speaker, *, everything: bool = False
 ) -> None:
-    """The ranked table; rows that cannot be recommended stand below and are dim."""
+    """The ranked table; rows that cannot be recommended stand below and are dim.
+
+    Of several offers for one card with one way of billing, the best stands for all, unless
+    `everything` is asked for.
+    """
     shown: Sequence[Candidate] = plan.candidates
-    if not everything and len(shown) > ROWS_SHOWN:
-        shown = shown[:ROWS_SHOWN]
+    if not everything:
+        shown = _first_of_each_kind(shown)[:ROWS_SHOWN]
     columns = [
         Column("  #", right=True),
         Column(speaker.text("plan.column.card")),
@@ -154,10 +162,23 @@ def show_candidates(
     columns, rows, dropped = _narrowed(columns, rows, output)
     output.table(columns, rows, dim=dim)
     hidden = len(plan.candidates) - len(shown)
+    costs = [one.cost for one in shown if one.cost is not None]
+    for mark, is_meant in (("estimated", any(cost.estimated for cost in costs)),
+                           ("stale", any(cost.stale for cost in costs))):  # fmt: skip
+        if is_meant:
+            output.line(f"  {speaker.text(f'plan.mark.{mark}')}")
     if hidden:
         output.line(f"  {speaker.text('plan.hidden_rows', count=hidden)}")
     if dropped:
         output.line(f"  {speaker.text('plan.hidden_columns', names=', '.join(dropped))}")
+
+
+def _first_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
+    found: dict[tuple[object, ...], Candidate] = {}
+    for one in candidates:
+        period = one.cost.period if one.cost else None
+        found.setdefault((one.gpu_id, one.num_gpus, one.share, period, one.rank is None), one)
+    return list(found.values())
 
 
 def _row(one: Candidate, speaker: Speaker) -> tuple[str, ...]:
@@ -166,7 +187,8 @@ def _row(one: Candidate, speaker: Speaker) -> tuple[str, ...]:
     price, cost, spread = "-", "-", ""
     if one.cost is not None:
         unit = one.cost.unit_price
-        price = speaker.price(unit.amount, unit.currency, one.cost.period)
+        mark = ("~" if one.cost.estimated else "") + ("†" if one.cost.stale else "")
+        price = mark + speaker.price(unit.amount, unit.currency, one.cost.period)
         cost = money(one.cost.likely.amount, one.cost.likely.currency)
         spread = _money_span(one)
     return (
@@ -185,10 +207,7 @@ def _row(one: Candidate, speaker: Speaker) -> tuple[str, ...]:
 
 
 def fit_words(one: Candidate, speaker: Speaker) -> str:
-    """`fits, 25 % free`, `risky, -0.1 GiB`."""
-    if one.fit in ("fits", "tight"):
-        share = one.free_bytes / one.usable_bytes
-        return speaker.text(f"fit.{one.fit}", share=f"{share:.0%}")
+    """`fits, +8.5 GiB`, `risky, -0.1 GiB`: usable memory less the likely peak."""
     return speaker.text(f"fit.{one.fit}", gib=f"{one.free_bytes / GIB:+.1f}")
 
 
@@ -199,10 +218,6 @@ def _note(one: Candidate, speaker: Speaker) -> str:
             notes.append(speaker.text("note.dominated", rank=one.dominated_by))
         else:
             notes.append(speaker.text(f"note.{label}"))
-    if one.cost is not None and one.cost.estimated:
-        notes.append(speaker.text("note.estimated"))
-    if one.cost is not None and one.cost.stale:
-        notes.append(speaker.text("note.stale"))
     return ", ".join(notes)
 
 
@@ -225,7 +240,7 @@ def _narrowed(
 
     dropped: list[str] = []
     width = output.console().width
-    least_needed = [8, 2, 10]  # range, usable, offer
+    least_needed = [2, 10, 8]  # usable, offer, range
     keep = list(range(len(columns)))
     while least_needed:
         widths = [

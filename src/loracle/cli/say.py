@@ -13,7 +13,7 @@ from loracle.domain.estimate import Range
 from loracle.domain.plan import Hint
 from loracle.units import DAY, HOUR, MINUTE, count, gib, money
 
-_MONEY = ("cost", "per_month", "instead", "saves", "left", "spent", "budget_amount", "hour_price")
+_MONEY = ("cost", "total", "per_month", "instead", "saves", "left", "spent", "budget_amount", "hour_price")
 _PERCENT = ("share", "cut_share")
 
 
@@ -41,9 +41,14 @@ class Speaker:
             values["direction"] = self.text(f"direction.{'longer' if longer else 'shorter'}")
         return self.text(hint.id, **values)
 
+    def name(self, gpu_id: str) -> str:
+        """`RTX 4090`: the card's name without the maker's family."""
+        name = self.gpu_names.get(gpu_id, gpu_id)
+        return name.removeprefix("GeForce ").removeprefix("Tesla ")
+
     def cards(self, gpu_id: str, num_gpus: int) -> str:
         """`RTX 4090`, `2 x RTX 4090`."""
-        name = self.gpu_names.get(gpu_id, gpu_id)
+        name = self.name(gpu_id)
         return name if num_gpus == 1 else f"{num_gpus} x {name}"
 
     def duration(self, seconds: float) -> str:
@@ -78,7 +83,7 @@ class Speaker:
         if name in ("gain", "slowdown"):
             return f"{abs(float(str(value)) - 1):.0%}"
         if name == "gpu_id":
-            return self.gpu_names.get(str(value), str(value))
+            return self.name(str(value))
         if name in _MONEY:
             return money(Decimal(str(value)), currency)
         if name == "set":
@@ -88,7 +93,7 @@ class Speaker:
         if name == "reasons":
             return self.text("knob.and").join(self.text(f"{one}") for one in _list(value))
         if name in ("term", "period"):
-            return self.text(f"period.{value}")
+            return self.text(f"by.{value}")
         if isinstance(value, list | tuple):
             return ", ".join(str(one) for one in value)
         if isinstance(value, float):

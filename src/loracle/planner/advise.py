@@ -289,10 +289,12 @@ def _price_hints(session: Session) -> Iterator[Hint]:
     seat = next(seat for seat in session.seats if seat.candidate.rank == 1)
     offer = seat.place.offer
     assert offer is not None
-    if best.cost.stale:
-        yield Hint(id="advice.stale", values={"offer_id": offer.id, "date": offer.as_of})
-    if best.cost.estimated:
-        yield Hint(id="advice.estimated", values={"offer_id": offer.id})
+    kind = ("estimated" if best.cost.estimated else "") + ("stale" if best.cost.stale else "")
+    if kind:
+        yield Hint(
+            id=f"advice.{kind}",
+            values={"offer_id": offer.id, "date": offer.as_of, "source": offer.source},
+        )
     native = best.cost.unit_price
     if native.currency != session.market.currency:
         rate = convert(Money.of(1, native.currency), session.market.currency, session.market.rates)

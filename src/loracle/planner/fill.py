@@ -16,6 +16,7 @@ from loracle.planner.place import Place
 from loracle.planner.work import Workload, workload
 
 CHECKPOINT_EVERY = (1, 2, 3, 4, None)  # None: no layer is recomputed
+CLEARLY_BETTER = 1.01  # a change that the laws can hardly tell apart is not worth an install
 WORTH_SHOWING = 1.02  # below 2 % the ranges of both settings say the same
 
 
@@ -33,7 +34,7 @@ def fill(
             if found is None or found.fit not in ("fits", "tight"):
                 continue
             useful = found.tokens_per_s * useful_share(its_work, data)
-            if best is None or useful > best[0]:
+            if best is None or useful > best[0] * CLEARLY_BETTER:
                 best = (useful, found)
     if best is None or best[0] < before * WORTH_SHOWING:
         return None
@@ -72,13 +73,11 @@ def _alternatives(
     recipe: Recipe, setup: TrainingSetup, place: Place, work: Workload, data: DataFacts
 ) -> Iterator[tuple[TrainingSetup, Workload]]:
     """The attention kernels and packings that the recipe's stack and this card can run."""
-    kernels = {setup.attention}
-    if recipe.training.attention == "auto" and setup.attention == "eager":
-        kernels.add("sdpa")
+    kernels = [setup.attention]
     if place.gpu.supports_flash_attention and recipe.training.attention == "auto":
-        kernels.add("flash_attention_2")
+        kernels.append("flash_attention_2")
     packed_too = setup.stack != "hf-trainer" and not work.packed and data.num_samples > 0
-    for kernel in sorted(kernels):
+    for kernel in kernels:
         yield setup.with_changes(attention=kernel), work
         if packed_too:
             packed = workload(recipe, data, packing=True)

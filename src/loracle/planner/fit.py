@@ -86,7 +86,7 @@ def judge(setup: TrainingSetup, place: Place, work: Workload, laws: Laws) -> Cho
     if fit == "no":
         return Choice(longest, memory, fit)
     usual = setup.with_changes(seq_len=work.mean_len)
-    return Choice(longest, memory, fit, laws.speed(usual, place.gpu, place.node))
+    return Choice(longest, memory, fit, laws.speed(usual, place.gpu, place.around))
 
 
 def micro_batches(per_card: int) -> tuple[int, ...]:

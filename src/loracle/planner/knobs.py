@@ -122,7 +122,7 @@ def _slowdown(
                        // start.setup.micro_batch),
     )  # fmt: skip
     assert choice.speed is not None
-    without = laws.speed(unturned, place.gpu, place.node).step_seconds.likely * before.num_steps
+    without = laws.speed(unturned, place.gpu, place.around).step_seconds.likely * before.num_steps
     return choice.speed.step_seconds.likely * work.num_steps / without
 
 

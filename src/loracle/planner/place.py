@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 from loracle.domain.gpu import Gpu, Node
-from loracle.domain.offer import Offer
+from loracle.domain.offer import HOURS_IN_TERM, Offer
 
+MACHINE_SIZES = (2, 4, 8)
+WHOLE_SERVER = 8
 DRIVER_SHARE = 0.03  # of a slice's memory; what a whole card loses comes from the catalog
 
 
@@ -25,6 +28,11 @@ class Place:
     def num_gpus(self) -> int:
         """Cards of the machine."""
         return self.node.num_gpus
+
+    @property
+    def around(self) -> Node:
+        """The machine around the card, for the speed law: the part is already in `gpu`."""
+        return replace(self.node, share="whole", share_fraction=1.0, memory_bytes=None)
 
     @property
     def isolated(self) -> bool:
@@ -50,6 +58,49 @@ def places(
     offered = {place.node.gpu_id for place in found}
     unpriced = [gpu_id for gpu_id in wanted if gpu_id not in offered]
     return (*found, *(Place(gpu=by_id[name], node=Node(gpu_id=name)) for name in unpriced))
+
+
+def several(found: Sequence[Place], max_gpus: int) -> tuple[Place, ...]:
+    """Machines with 2, 4 or 8 of a card where only single ones are on offer.
+
+    The price is that many times the cheapest single card's, or what the offer says a whole server
+    costs; it is nobody's price until a provider names it, so the offer is marked `estimated`.
+    """
+    offered = {(place.node.gpu_id, place.num_gpus) for place in found}
+    single: dict[str, Place] = {}
+    for place in sorted(found, key=_hourly):
+        if place.num_gpus == 1 and place.node.share == "whole":
+            single.setdefault(place.node.gpu_id, place)
+    return tuple(
+        _of_many(place, count)
+        for place in single.values()
+        for count in MACHINE_SIZES
+        if count <= max_gpus and (place.node.gpu_id, count) not in offered
+    )
+
+
+def _hourly(place: Place) -> float:
+    if place.offer is None:
+        return float("inf")
+    price = place.offer.prices[0]
+    return float(price.amount.amount) / HOURS_IN_TERM[price.period]
+
+
+def _of_many(place: Place, count: int) -> Place:
+    node = replace(place.node, num_gpus=count, num_cores=None, ram_bytes=None)
+    offer = place.offer
+    if offer is None:
+        return Place(gpu=place.gpu, node=node)
+    factor = Decimal(count)
+    if offer.whole_node_factor is not None and count == WHOLE_SERVER:
+        factor = sum(offer.whole_node_factor) / Decimal(2)
+    prices = tuple(replace(price, amount=price.amount * factor) for price in offer.prices)
+    discounts = tuple(replace(one, amount=one.amount * factor) for one in offer.discounts)
+    many = replace(
+        offer, id=f"{offer.id}*{count}", node=node, prices=prices, discounts=discounts,
+        provenance="estimated", price_low=None, price_high=None,
+    )  # fmt: skip
+    return Place(gpu=place.gpu, node=node, offer=many)
 
 
 def part_of(gpu: Gpu, node: Node) -> Gpu:

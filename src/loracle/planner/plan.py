@@ -22,7 +22,7 @@ from loracle.planner.cost import Market, budget_of, cheapest_cost
 from loracle.planner.fill import checkpoint_variants, fill
 from loracle.planner.fit import Choice, choose, safest_then_fastest
 from loracle.planner.laws import Laws, formula_laws
-from loracle.planner.place import Place, places
+from loracle.planner.place import Place, places, several
 from loracle.planner.rank import rank
 from loracle.planner.resolve import on_card, resolve
 from loracle.planner.seat import Seat
@@ -61,13 +61,13 @@ def make_plan(recipe: Recipe, facts: Facts, *, laws: Laws | None = None) -> Plan
     data = facts.data or given_tokens(recipe.data.tokens or UNIT_TOKENS)
     work = workload(recipe, data, packing=setup.packing)
     market = Market(facts.rates, recipe.rent.currency, facts.today)
-    seats = [
-        seat
-        for place in places(
-            facts.gpus, facts.offers, wanted=facts.wanted, max_gpus=recipe.rent.max_gpus
-        )
-        if (seat := _seat(recipe, setup, place, work, facts, laws, market)) is not None
-    ]
+    found = places(
+        facts.gpus, facts.offers, wanted=facts.wanted, max_gpus=recipe.rent.max_gpus
+    )  # fmt: skip
+    seats = _seats(recipe, setup, found, work, facts, laws, market)
+    if not any(seat.choice.fit in ("fits", "tight") and seat.place.isolated for seat in seats):
+        more = several(found, recipe.rent.max_gpus)
+        seats += _seats(recipe, setup, more, work, facts, laws, market)
     if not seats:
         raise InputError("plan.nowhere", code="E032", hint="hint.nowhere")
     return _assemble(recipe, facts, setup, data, work, seats, laws, market)
@@ -133,6 +133,19 @@ def _plain(hint: Hint) -> Hint:
         for name, value in hint.values.items()
     }
     return replace(hint, values=values)
+
+
+def _seats(
+    recipe: Recipe,
+    setup: TrainingSetup,
+    found: Sequence[Place],
+    work: Workload,
+    facts: Facts,
+    laws: Laws,
+    market: Market,
+) -> list[Seat]:
+    seats = (_seat(recipe, setup, place, work, facts, laws, market) for place in found)
+    return [seat for seat in seats if seat is not None]
 
 
 def _seat(
@@ -240,7 +253,9 @@ def _labels(recipe: Recipe, place: Place) -> tuple[str, ...]:
 
 def _seated(ranked: Sequence[Candidate], seats: Sequence[Seat]) -> list[Seat]:
     """The seats in the order of their ranked candidates."""
-    by_place = {(seat.candidate.offer_id, seat.candidate.gpu_id): seat for seat in seats}
-    return [
-        replace(by_place[one.offer_id, one.gpu_id], candidate=one) for one in ranked
-    ]  # fmt: skip
+    by_place = {_key(seat.candidate): seat for seat in seats}
+    return [replace(by_place[_key(one)], candidate=one) for one in ranked]
+
+
+def _key(one: Candidate) -> tuple[str | None, str, int]:
+    return one.offer_id, one.gpu_id, one.num_gpus
