@@ -1,0 +1,1 @@
+"""Train: one real run that never loses progress and is held against its plan."""

@@ -1,0 +1,140 @@
+"""Attention over packed documents without a mask: torch's own variable-length flash kernel.
+
+With a block-diagonal mask SDPA leaves its flash path and computes the masked blocks too. The
+kernel below takes the documents' bounds instead, so packing costs no attention across documents
+and no memory for a mask. It needs Ampere or newer, a 16-bit dtype and plain softmax attention; it
+is compared with SDPA on the card before it is used, and SDPA stays where they differ.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+
+NAME = "loracle_varlen"
+_TOLERANCE = 2e-2  # bf16 rounding of values of order 1, summed in another order
+
+
+def usable(device: torch.device, dtype: torch.dtype, *, softcapped: bool) -> bool:
+    """Whether this card computes the kernel, proved by one small packed forward and backward."""
+    if device.type != "cuda" or softcapped or dtype not in (torch.bfloat16, torch.float16):
+        return False
+    if torch.cuda.get_device_capability(device) < (8, 0) or _varlen() is None:
+        return False
+    try:
+        return _agrees(device, dtype)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+        return False
+
+
+def register() -> str:
+    """Make the kernel known to transformers; returns the name for `attn_implementation`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, _forward)
+    return NAME
+
+
+def _varlen() -> Any:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:  # torch before 2.10
+        return None
+    return varlen_attn
+
+
+def _forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """(1, heads, tokens, head_dim) to (1, tokens, heads, head_dim), documents kept apart."""
+    if cu_seq_lens_q is None or query.shape[0] != 1:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
+    output = _call(
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        cu_seq_lens_q,
+        int(max_length_q or query.shape[2]),
+        scaling,
+        sliding_window,
+    )
+    return output[None], None
+
+
+def _call(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: torch.Tensor,
+    longest: int,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    """(tokens, heads, head_dim) each; causal inside the documents that `bounds` delimit."""
+    varlen = _varlen()
+    known = inspect.signature(varlen).parameters
+    options: dict[str, Any] = {}
+    if "window_size" in known:
+        options["window_size"] = (-1 if sliding_window is None else sliding_window - 1, 0)
+    elif sliding_window is None:
+        options["is_causal"] = True
+    else:
+        raise NotImplementedError("this torch has no sliding window in varlen_attn")
+    if query.shape[1] != key.shape[1]:
+        if "enable_gqa" in known:
+            options["enable_gqa"] = True
+        else:
+            groups = query.shape[1] // key.shape[1]
+            key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
+    if "scale" in known:
+        options["scale"] = scaling
+    elif scaling is not None and abs(scaling * query.shape[-1] ** 0.5 - 1) > 1e-6:
+        query = query * (scaling * query.shape[-1] ** 0.5)
+    result: torch.Tensor = varlen(query, key, value, bounds, bounds, longest, longest, **options)
+    return result
+
+
+def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
+    """Two documents of 48 and 80 tokens, 4 query heads on 2 key heads, against SDPA."""
+    generator = torch.Generator(device).manual_seed(0)
+    lengths, heads, groups, width = (48, 80), 2, 2, 64
+    shapes = [(128, heads * groups, width), (128, heads, width), (128, heads, width)]
+    packed = [
+        torch.randn(shape, device=device, dtype=dtype, generator=generator).requires_grad_()
+        for shape in shapes
+    ]
+    bounds = torch.tensor([0, 48, 128], device=device, dtype=torch.int32)
+    output = _call(*packed, bounds, 80, width**-0.5, None)
+    expected = torch.cat([
+        _sdpa(*(part.split(lengths)[index] for part in packed), groups)
+        for index in range(len(lengths))
+    ])  # fmt: skip
+    probe = torch.randn(output.shape, device=device, dtype=dtype, generator=generator)
+    got = (output, *torch.autograd.grad(output, packed, probe))
+    wanted = (expected, *torch.autograd.grad(expected, packed, probe))
+    return all(
+        torch.allclose(a.float(), b.float(), rtol=_TOLERANCE, atol=_TOLERANCE * b.abs().max().item())
+        for a, b in zip(got, wanted, strict=True)
+    )
+
+
+def _sdpa(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, groups: int
+) -> torch.Tensor:
+    key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
+    rows = [one.transpose(0, 1)[None] for one in (query, key, value)]
+    result = torch.nn.functional.scaled_dot_product_attention(*rows, is_causal=True)
+    return result[0].transpose(0, 1)

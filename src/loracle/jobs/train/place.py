@@ -1,0 +1,78 @@
+"""This machine's card as the planner knows cards, and the plan of a recipe for it."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from loracle.catalog.gpus import find_gpu
+from loracle.domain.gpu import Gpu
+from loracle.domain.plan import Candidate, Plan
+from loracle.domain.recipe import Recipe
+from loracle.domain.setup import TrainingSetup
+from loracle.errors import CatalogError
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCard:
+    """What torch says of the card; `free_bytes` before this process loads anything."""
+
+    name: str
+    capability: tuple[int, int]
+    total_bytes: int
+    free_bytes: int
+
+
+def local_card() -> LocalCard | None:
+    """The card of this process, or None on a machine without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    free, total = torch.cuda.mem_get_info()
+    return LocalCard(properties.name, (properties.major, properties.minor), total, free)
+
+
+def catalog_card(card: LocalCard) -> Gpu | None:
+    """The catalog's card of that name, holding what is really free here; None where unknown."""
+    try:
+        known = find_gpu(card.name)
+    except CatalogError:
+        return None
+    return replace(known, usable_bytes=min(known.usable_bytes, card.free_bytes + known.context_bytes))
+
+
+def plan_here(recipe: Recipe, gpu: Gpu, num_gpus: int) -> Plan:
+    """The plan of the recipe for this card alone, without prices.
+
+    Raises what `make_plan` raises.
+    """
+    from loracle.planner.gather import gather
+    from loracle.planner.plan import make_plan
+
+    here = recipe.model_copy(
+        update={
+            "rent": recipe.rent.model_copy(
+                update={"gpus": (gpu.id,), "offers": (), "budget": None, "deadline": None,
+                        "max_gpus": max(num_gpus, recipe.rent.max_gpus)}
+            )
+        }
+    )  # fmt: skip
+    facts = gather(here, today=datetime.now(UTC).date().isoformat())
+    return make_plan(here, replace(facts, gpus=(gpu,), offers=(), wanted=(gpu.id,)))
+
+
+def candidate_for(plan: Plan, gpu_id: str | None, num_gpus: int) -> Candidate | None:
+    """The plan's candidate of this card, the plainest where several match."""
+    matches = [one for one in plan.candidates if one.gpu_id == gpu_id]
+    same = [one for one in matches if one.num_gpus == num_gpus]
+    return next(iter(same or matches), None)
+
+
+def setup_from(recipe: Recipe, candidate: Candidate | None, baseline: TrainingSetup) -> TrainingSetup:
+    """The setup to run: the candidate's own, its filled one where the recipe leaves that open."""
+    if candidate is None:
+        return baseline
+    training = recipe.training
+    if candidate.filled is not None and training.gradient_checkpointing == "auto":
+        return candidate.filled.setup.with_changes(num_gpus=1, parallel="none")
+    return candidate.setup.with_changes(num_gpus=1, parallel="none")

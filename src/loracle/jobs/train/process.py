@@ -1,0 +1,395 @@
+"""The training process: from a run folder to a trained adapter, or to a checkpoint to go on from.
+
+    python -m loracle.jobs.train RUN_FOLDER [--resume]
+
+Everything the process learns goes into the run folder; whoever started it may be gone. Under a
+distributed launcher every process runs this file and the first one writes.
+"""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from loracle.domain.plan import Plan
+from loracle.domain.recipe import Recipe
+from loracle.domain.recipe_text import read_recipe
+from loracle.domain.setup import TrainingSetup
+from loracle.errors import InputError, LoracleError, RunError
+from loracle.jobs.runs import (
+    RunFolder,
+    append_event,
+    process_start,
+    read_json,
+    write_json,
+    write_status,
+)
+from loracle.jobs.train import checkpoints, facts
+from loracle.jobs.train.options import Options
+
+EXIT_CODES = {"finished": 0, "stopped": 0, "adapted": 75, "failed": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the process ended: finished, stopped (with a reason), or adapted (start me again)."""
+
+    state: str
+    reason: str = ""
+    step: int = 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run, report every end in the run folder, and start again after an adaptation."""
+    run = RunFolder(Path(arguments[0]).resolve())
+    prepare_environment()
+    try:
+        outcome = train_run(run, resume="--resume" in arguments)
+    except LoracleError as error:
+        report_failure(run, error)
+        return error.exit_code
+    if outcome.state == "adapted":
+        # A fresh process: after an out of memory the old one's allocator is in pieces.
+        command = [sys.executable, "-m", "loracle.jobs.train", str(run.path), "--resume"]
+        os.execv(sys.executable, command)
+    return EXIT_CODES[outcome.state]
+
+
+def prepare_environment() -> None:
+    """One visible card unless a launcher deals them out; no tokenizer threads under workers."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if "WORLD_SIZE" not in os.environ:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[0]
+
+
+def train_run(run: RunFolder, *, resume: bool) -> Outcome:
+    """Train what the folder describes. Raises errors of the tree; other faults are bugs."""
+    if is_main():
+        write_status(
+            run, state="starting", pid=os.getpid(), host=os.uname().nodename,
+            process_start=process_start(os.getpid()), reason="", error=None,
+        )  # fmt: skip
+        run.stop_request.unlink(missing_ok=True)
+        checkpoints.clear_unfinished(run.checkpoints)
+    try:
+        return _Training(run, resume=resume).run_it()
+    except LoracleError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise RunError(
+            "error.train.unexpected", code="E069", hint="hint.train.log", log=str(run.log),
+            cause=f"{type(error).__name__}: {error}".splitlines()[0],
+        ) from error  # fmt: skip
+
+
+def report_failure(run: RunFolder, error: LoracleError) -> None:
+    """The failure as an event and as the run's last status."""
+    if not is_main():
+        return
+    document = error_document(error)
+    problems = getattr(error, "problems", ())
+    append_event(run, "failed", **document, problems=[error_document(one) for one in problems])
+    write_status(run, state="failed", reason=error.message, error=document)
+
+
+def error_document(error: LoracleError) -> dict[str, object]:
+    """An error as plain data: code, message id, hints, values."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "hints": list(error.hints),
+        "values": dict(error.values),
+    }
+
+
+def is_main() -> bool:
+    """Whether this is the process that writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+class _Training:
+    """One start of a run, from reading the folder to its end."""
+
+    def __init__(self, run: RunFolder, *, resume: bool) -> None:
+        self.run = run
+        self.resume = resume
+        self.recipe = read_recipe(run.recipe.read_bytes(), str(run.recipe)).recipe
+        self.known = run.read_facts() if run.facts.is_file() else {}
+        self.options = Options.of(self.known.get("options") or {})  # type: ignore[arg-type]
+        self.status = run.status()
+
+    def run_it(self) -> Outcome:
+        """The stages, in order; each one's facts are an event."""
+        from loracle.jobs.train import preflight
+        from loracle.jobs.train.place import local_card
+
+        if self.recipe.stack != "loracle":
+            raise InputError("error.train.stack", code="E013", stack=self.recipe.stack)
+        if self.recipe.data.train is None:
+            raise InputError("error.train.no_data", code="E013")
+        preflight.check_reporters(self.options.reporters)
+        self.card = local_card()
+        self.source = facts.model_source(self.recipe.model)
+        self.plan, self.setup = self._settle()
+        checkpoint = self._checkpoint_to_resume()
+        preflight.check_disk(
+            self.run.path, self.setup, self.recipe.save.keep, merges=self.options.merges
+        )
+        self._event("started", step=checkpoint.step if checkpoint else 0, **self._start_facts())
+        self._load_tokenizer()
+        train, evaluation = self._prepare_data()
+        self._write_facts(train, evaluation)
+        model, flat = self._load_model()
+        return self._train(model, flat, train, evaluation, checkpoint)
+
+    def _settle(self) -> tuple[Plan | None, TrainingSetup]:
+        """The plan to be held against, and the setup: planned, made for the card, adapted."""
+        from loracle.catalog.models import find_model
+        from loracle.jobs.train import place, preflight
+        from loracle.planner.plan_json import read_plan
+        from loracle.planner.resolve import resolve
+
+        world = world_size()
+        setup = resolve(self.recipe, find_model(self.recipe.model))
+        gpu = place.catalog_card(self.card) if self.card else None
+        plan = read_plan(self.run.plan.read_text("utf-8")) if self.run.plan.is_file() else None
+        candidate = place.candidate_for(plan, gpu.id, world) if plan and gpu else None
+        if candidate is None and gpu is not None:
+            plan_here = place.plan_here(self.recipe, gpu, world)
+            candidate = place.candidate_for(plan_here, gpu.id, world)
+            plan = plan or plan_here
+        setup = place.setup_from(self.recipe, candidate, setup)
+        setup = preflight.for_capability(setup, self.card.capability if self.card else None)
+        setup = setup.with_changes(
+            grad_accum=self._grad_accum(setup.micro_batch, world), num_gpus=world
+        )
+        adapted = self.status.get("adapted") or {}
+        setup = setup.with_changes(**adapted)  # type: ignore[arg-type]
+        self.candidate, self.gpu = candidate, gpu
+        if candidate is not None and self.card is not None and not adapted:
+            findings = preflight.check_memory(
+                candidate.memory.device_bytes,
+                candidate.usable_bytes,
+                adapts=self.options.on_oom == "adapt",
+            )
+            self._report(findings)
+        if plan is not None and is_main() and not self.run.plan.is_file():
+            from loracle.planner.plan_json import plan_document
+
+            write_json(self.run.plan, plan_document(plan))
+        return plan, setup
+
+    def _grad_accum(self, micro_batch: int, world: int) -> int:
+        """Accumulation that keeps the effective batch; raises InputError E019 where none does."""
+        effective = self.recipe.training.effective_batch
+        if effective % (micro_batch * world):
+            raise InputError(
+                "error.train.batch", code="E019", effective=effective, micro=micro_batch,
+                world=world,
+            )  # fmt: skip
+        return effective // (micro_batch * world)
+
+    def _checkpoint_to_resume(self) -> checkpoints.Checkpoint | None:
+        if not self.resume:
+            return None
+        checkpoint, broken = checkpoints.newest_whole(self.run.checkpoints)
+        for one, fault in broken:
+            self._event("checkpoint_broken", step=one.step, file=fault)
+        if checkpoint is None:
+            return None
+        manifest = checkpoint.manifest()
+        if int(str(manifest["world_size"])) != world_size():
+            self._event("world_changed", before=manifest["world_size"], now=world_size())
+        return checkpoint
+
+    def _load_tokenizer(self) -> None:
+        from loracle.jobs.train.model import load_tokenizer, special_tokens
+
+        self.tokenizer = load_tokenizer(self.source)
+        self.special = special_tokens(self.tokenizer, _generation_eos(self.source))
+        if self.special.pad_chosen:
+            self._event("pad_chosen", token=self.special.pad_token)
+
+    def _prepare_data(self) -> tuple[Any, Any]:
+        from loracle.jobs.train import preflight
+        from loracle.jobs.train.data import DataSpec, prepare_data
+
+        training, data = self.recipe.training, self.recipe.data
+        prepared = []
+        for name, source in (("train", data.train), ("eval", data.eval)):
+            if source is None:
+                prepared.append(None)
+                continue
+            began = time.monotonic()
+            spec = DataSpec(
+                source=source, format=data.format, train_on=data.train_on,
+                seq_len=training.seq_len, packing=self.setup.packing, seed=training.seed,
+            )  # fmt: skip
+            one = prepare_data(spec, self.tokenizer, set(self.special.stop_ids))
+            seconds = round(time.monotonic() - began, 2)
+            self._event("data", part=name, seconds=seconds, **_plain(one.counts))
+            self._report(preflight.check_counts(one.counts, training.seq_len))
+            prepared.append(one)
+        return prepared[0], prepared[1]
+
+    def _load_model(self) -> tuple[Any, bool]:
+        import torch
+
+        from loracle.jobs.train.model import add_adapters, load_base, use_varlen
+
+        began = time.monotonic()
+        device = torch.device("cuda", local_rank()) if self.card else torch.device("cpu")
+        if self.card:
+            torch.cuda.set_device(device)
+        torch.manual_seed(self.recipe.training.seed)
+        model = load_base(self.source, self.setup, device)
+        flat = use_varlen(model, self.setup, device)
+        model = add_adapters(model, self.setup)
+        self.model_bytes = torch.cuda.memory_allocated() if self.card else None
+        if self.card:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        self._event(
+            "model_loaded", seconds=round(time.monotonic() - began, 2), varlen=flat,
+            model_bytes=self.model_bytes,
+        )  # fmt: skip
+        return model, flat
+
+    def _train(
+        self,
+        model: Any,
+        flat: bool,
+        train: Any,
+        evaluation: Any,
+        checkpoint: checkpoints.Checkpoint | None,
+    ) -> Outcome:
+        from loracle.jobs.train.loop import Loop
+
+        return Loop(
+            run=self.run, recipe=self.recipe, options=self.options, setup=self.setup,
+            candidate=self.candidate, tokenizer=self.tokenizer, special=self.special,
+            status=self.status, model_bytes=self.model_bytes, gpu=self.gpu,
+        ).train(model, flat, train.dataset, evaluation and evaluation.dataset, checkpoint)  # fmt: skip
+
+    def _write_facts(self, train: Any, evaluation: Any) -> None:
+        if not is_main():
+            return
+        document = dict(self.known) | {
+            "model": {
+                "ref": self.recipe.model,
+                "source": self.source,
+                "hash": facts.fingerprint_model(Path(self.source))
+                if Path(self.source).is_dir()
+                else None,
+                "revision": _revision(self.source),
+            },
+            "method": self.setup.method,
+            "quant": facts.quant_facts(self.setup),
+            "data": {
+                name: {"files": list(one.files), "counts": _plain(one.counts)}
+                for name, one in (("train", train), ("eval", evaluation))
+                if one is not None
+            },
+            "prompts_hash": train.prompts_hash,
+            "special_tokens": {
+                "stop_ids": sorted(self.special.stop_ids),
+                "pad": self.special.pad_token,
+            },
+            "recipe_hash": facts.recipe_hash(self.recipe),
+            "versions": facts.versions(),
+            "machine": facts.machine(),
+            "setup": facts.setup_facts(self.setup),
+        }
+        write_json(self.run.facts, document)
+
+    def _start_facts(self) -> dict[str, object]:
+        setup = self.setup
+        return {
+            "card": self.card.name if self.card else "cpu",
+            "micro_batch": setup.micro_batch,
+            "grad_accum": setup.grad_accum,
+            "world_size": setup.num_gpus,
+            "gradient_checkpointing": setup.gradient_checkpointing,
+            "plan": None if self.candidate is None else _promise(self.candidate),
+        }
+
+    def _report(self, findings: list[Any]) -> None:
+        for finding in findings:
+            self._event("check", id=finding.id, values=finding.values)
+
+    def _event(self, kind: str, **values: object) -> None:
+        if is_main():
+            append_event(self.run, kind, **values)
+
+
+def world_size() -> int:
+    """Processes of this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def local_rank() -> int:
+    """Which card of the machine is this process's."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def _promise(candidate: Any) -> dict[str, object]:
+    """What the plan said of this card, for the screens that compare."""
+    speed = candidate.speed
+    return {
+        "device_bytes": candidate.memory.device_bytes.likely,
+        "reserved_bytes": candidate.memory.reserved_bytes.likely,
+        "allocated_bytes": candidate.memory.allocated_bytes.likely,
+        "tokens_per_s": speed.tokens_per_s.likely if speed else None,
+        "tokens_per_s_low": speed.tokens_per_s.low if speed else None,
+        "usable_bytes": candidate.usable_bytes,
+    }
+
+
+def _plain(counts: Any) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(counts)
+
+
+def _generation_eos(source: str) -> object:
+    """The end tokens that the model's generation config names (Llama 3 has three)."""
+    path = Path(source) / "generation_config.json"
+    if path.is_file():
+        return read_json(path).get("eos_token_id")
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(source).eos_token_id
+    except OSError:
+        return None
+
+
+def _revision(source: str) -> str | None:
+    """The commit of a model in the hub's cache: the name of its snapshot folder."""
+    if Path(source).is_dir():
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(source, "config.json")
+    return Path(path).parent.name if isinstance(path, str) else None
+
+
+def stop_on_signals(ask: Any) -> None:
+    """SIGTERM (a spot machine is reclaimed) and SIGINT ask the run to save and end."""
+    signal.signal(signal.SIGTERM, lambda *_: ask("terminated"))
+    signal.signal(signal.SIGINT, lambda *_: ask("stop"))
+
+
+def spent_before(run: RunFolder) -> Decimal:
+    """Money of earlier starts."""
+    return Decimal(str(run.status().get("spent") or "0"))
+
+
+__all__ = ["Outcome", "Recipe", "main", "train_run"]
