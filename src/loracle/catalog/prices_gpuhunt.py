@@ -178,4 +178,5 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def _one_line(error: BaseException) -> str:
+    error = getattr(error, "reason", None) or error  # what a URLError wraps
     return (" ".join(str(error).split()) or type(error).__name__)[:160]
