@@ -60,8 +60,7 @@ def peft_merge(base, adapter):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
-    merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    return merged
+    return PeftModel.from_pretrained(model, adapter).merge_and_unload()
 
 
 def stored(folder):
