@@ -31,8 +31,8 @@ class Compared:
     def agrees(self) -> bool:
         """Whether our range touches the claimed one."""
         low, high = self.stated
-        slack = ROUNDING * max(abs(low), abs(high))
-        return self.figure.ours.low <= high + slack and self.figure.ours.high >= low - slack
+        ours = self.figure.ours
+        return ours.low <= high * (1 + ROUNDING) and ours.high >= low * (1 - ROUNDING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

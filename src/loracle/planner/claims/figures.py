@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import hypot
 
 from loracle.domain.estimate import Range
 from loracle.domain.gpu import Gpu, Node
+from loracle.domain.measured import MeasuredRun
 from loracle.domain.model import ModelShape
 from loracle.domain.money import FxRate
 from loracle.domain.offer import Offer
@@ -33,7 +35,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The models by size, cards and offers by id, and the laws to ask."""
+    """The models by size, cards, offers and measured runs by id, and the laws to ask."""
 
     models: Mapping[str, ModelShape]
     gpus: Mapping[str, Gpu]
@@ -41,6 +43,7 @@ class Bench:
     rates: tuple[FxRate, ...]
     today: str
     laws: Laws
+    runs: Mapping[str, MeasuredRun]
 
     def setup(
         self, size: str, recipe: Mapping[str, object] | None = None, /, **knobs: object
@@ -71,6 +74,16 @@ def spread(ranges: Sequence[Range]) -> Range:
 
 
 def ratio(left: Range, right: Range) -> Range:
-    """left / right where both err the same way (one law, two settings), so ends are not crossed."""
-    ends = sorted((left.low / right.low, left.likely / right.likely, left.high / right.high))
-    return Range(ends[0], left.likely / right.likely, ends[2])
+    """left / right on one card, where both err the same way, so that the errors cancel."""
+    return Range.exact(left.likely / right.likely)
+
+
+def between_cards(left: Range, right: Range) -> Range:
+    """left / right on two cards, whose rates are known with independent errors.
+
+    The relative errors of both are added as squares.
+    """
+    likely = left.likely / right.likely
+    below = hypot(1 - left.low / left.likely, right.high / right.likely - 1)
+    above = hypot(left.high / left.likely - 1, 1 - right.low / right.likely)
+    return Range(likely * max(0.0, 1 - below), likely, likely * (1 + above))

@@ -9,7 +9,7 @@ from loracle.domain.gpu import Node
 from loracle.domain.plan import Plan
 from loracle.domain.recipe import Recipe
 from loracle.estimate.money import break_even_hours, period_price
-from loracle.planner.claims.figures import MODELS, Bench, Figure, ratio
+from loracle.planner.claims.figures import MODELS, Bench, Figure, between_cards
 from loracle.planner.claims.memory import FULL, LORA, fewest_cards
 from loracle.planner.fit import fit_of
 from loracle.planner.knobs import turn_until_it_fits
@@ -42,9 +42,9 @@ def _worth_of_4090(bench: Bench) -> Mapping[str, Figure]:
         ("worth_against_a100", "a100-40gb-pcie", "idc10000-a100-40g"),
     ):
         price = float(period_price(bench.offers[offer_id], "month").amount.amount)
-        faster = ratio(
+        faster = between_cards(
             bench.tokens_per_s(setup, "rtx-4090"), bench.tokens_per_s(setup, card)
-        )  # fmt: skip
+        )
         how = f"13B QLoRA 4 x 2048, {faster.likely:.2f} x the speed at {price:,.0f} a month"
         figures[name] = Figure(faster.scaled(price), how)
     return figures
@@ -56,7 +56,7 @@ def _a100_for_7b(bench: Bench) -> Mapping[str, Figure]:
         for one in ("idc10000-a100-40g", "idc10000-3090")
     ]
     setup = bench.setup("7b", **USUAL)
-    faster = ratio(
+    faster = between_cards(
         bench.tokens_per_s(setup, "a100-40gb-pcie"), bench.tokens_per_s(setup, "rtx-3090")
     )
     return {
@@ -104,11 +104,12 @@ def _budget(bench: Bench) -> Mapping[str, Figure]:
     hint = next((one for one in plan.hints if one.id == "advice.budget"), None)
     if hint is None:
         nothing = Figure(Range.exact(0), plan.verdict.id)
-        return {"spent": nothing, "left": nothing}
-    how = str(hint.values["offer_id"])
-    return {
+        return {"enough": nothing, "spent": nothing, "left": nothing}
+    how = f"{hint.values['offer_id']}: most tokens for the money"
+    money = {
         name: Figure(Range.exact(float(str(hint.values[name]))), how) for name in ("spent", "left")
     }
+    return {"enough": Figure(Range.exact(1), "a card that holds it can be kept all month"), **money}
 
 
 def _slices(bench: Bench) -> Mapping[str, Figure]:
