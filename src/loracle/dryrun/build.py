@@ -6,7 +6,7 @@ allocates decides which segments the model leaves half full, so it is logged too
 weight is made on the card in 16 bits, packed, and the 16-bit copy is let go.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,25 +23,45 @@ DTYPES = {
 }  # fmt: skip
 
 
-def build_model(setup: TrainingSetup, config: dict[str, object], recorder: Recorder) -> Any:
-    """The wrapped model with requires_grad set, every storage logged; see `dtypes` of the setup."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+def model_config(config: Mapping[str, object], attention: str) -> Any:
+    """The transformers config of a config.json. Raises EngineError for an unknown architecture."""
+    from transformers import AutoConfig
 
     raw = dict(config)
-    model_type = str(raw.pop("model_type"))
+    model_type = str(raw.pop("model_type", ""))
     try:
-        model_config = AutoConfig.for_model(model_type, **raw)
+        made = AutoConfig.for_model(model_type, **raw)
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError("dryrun.unknown_architecture", model_type=model_type) from error
-    attention = setup.attention if setup.attention != "flash_attention_2" else "sdpa"
-    model_config._attn_implementation = attention
-    model_config.use_cache = False
+    made._attn_implementation = attention
+    made.use_cache = False
+    return made
+
+
+def empty_model(setup: TrainingSetup, config: Any) -> Any:
+    """The model's real class on `meta`."""
+    from transformers import AutoModelForCausalLM
+
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            model_config, dtype=DTYPES[setup.base_dtype], attn_implementation=attention
+        return AutoModelForCausalLM.from_config(
+            config, dtype=DTYPES[setup.base_dtype], attn_implementation=config._attn_implementation
         )
+
+
+def layer_path(model: nn.Module, num_layers: int) -> str:
+    """Where the decoder's layers are: the first ModuleList with one entry a layer."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == num_layers:
+            return name
+    raise EngineError("dryrun.no_layers", architecture=type(model).__name__)
+
+
+def load_model(setup: TrainingSetup, model: Any, recorder: Recorder) -> Any:
+    """The model as the stack holds it, wrapped, with requires_grad set and every storage logged."""
     if setup.method == "qlora":
+        recorder.enter("load.quantise", None)
         _quantise(model, setup, recorder)
+    recorder.enter("load.rest", None)
     _log_rest(model, recorder)
     for parameter in model.parameters():
         parameter.requires_grad_(setup.method == "full")
@@ -50,6 +70,7 @@ def build_model(setup: TrainingSetup, config: dict[str, object], recorder: Recor
         model.is_quantized = True
         model.quantization_method = "bitsandbytes"
         if setup.kbit_upcast:
+            recorder.enter("load.upcast", None)
             _upcast(model, recorder)
     if setup.method != "full":
         model = _wrap(model, setup, recorder)
@@ -178,12 +199,14 @@ def _wrap(model: Any, setup: TrainingSetup, recorder: Recorder) -> Any:
         except ValueError as error:
             raise EngineError("dryrun.no_targets", targets=str(lora.targets)) from error
     adapter_dtype = DTYPES[lora.dtype]
+    recorder.enter("load.adapter", None)
     for name, parameter in adapters(wrapped):
         with recorder.inside(name.rpartition(".")[0]):
             if parameter.dtype != torch.float32:
                 parameter.data = torch.empty_like(parameter, dtype=torch.float32, device="meta")
             recorder.watch(parameter, "adapter", name.rpartition(".")[2])
     if adapter_dtype != torch.float32:
+        recorder.enter("load.narrow", None)
         for name, parameter in adapters(wrapped):
             with recorder.inside(name.rpartition(".")[0]):
                 narrow = torch.empty_like(parameter, dtype=adapter_dtype, device="meta")

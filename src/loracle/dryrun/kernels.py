@@ -11,10 +11,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from loracle.dryrun import ops
 from loracle.dryrun.recorder import Recorder
 from loracle.errors import EngineError
 
 aten = torch.ops.aten
+
+
+def cublas_workspace(capability: tuple[int, int]) -> int:
+    """Bytes of cuBLAS' workspace by torch's defaults (cuda/CublasHandlePool.cpp)."""
+    return 32 << 20 if capability[0] in (9, 10) else (8 << 20) + (128 << 10)
 
 
 def dropout(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -55,6 +61,8 @@ class FusedAttention(torch.autograd.Function):
         v: torch.Tensor,
         bias: torch.Tensor | None,
         kernel: str,
+        causal: bool,
+        recorder: Recorder,
     ) -> torch.Tensor:
         batch, heads, rows, _ = q.shape
         out = torch.empty(
@@ -65,7 +73,8 @@ class FusedAttention(torch.autograd.Function):
         lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
         seed = torch.empty(2, dtype=torch.int64, device=q.device)
         offset = torch.empty(1, dtype=torch.int64, device=q.device)
-        ctx.kernel = kernel
+        ctx.kernel, ctx.causal, ctx.recorder = kernel, causal, recorder
+        recorder.note(ops.attention(q, k, v, kernel, causal, recorder.op_phase()))
         ctx.save_for_backward(q, k, v, bias, out, lse, seed, offset)
         return out
 
@@ -82,7 +91,8 @@ class FusedAttention(torch.autograd.Function):
         dk = torch.empty_like(k)
         dv = torch.empty_like(v)
         _attention_scratch(ctx.kernel, q, k)
-        return dq, dk, dv, None, None
+        ctx.recorder.note(ops.attention(q, k, v, ctx.kernel, ctx.causal, "backward"))
+        return dq, dk, dv, None, None, None, None
 
 
 def _attention_scratch(kernel: str, q: torch.Tensor, k: torch.Tensor) -> None:
@@ -111,8 +121,9 @@ def _attention_scratch(kernel: str, q: torch.Tensor, k: torch.Tensor) -> None:
 class Attention:
     """Chooses the kernel that CUDA's `_fused_sdp_choice` would, for a compute capability."""
 
-    def __init__(self, capability: tuple[int, int]) -> None:
+    def __init__(self, capability: tuple[int, int], recorder: Recorder) -> None:
         self.capability = capability
+        self.recorder = recorder
 
     def choose(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
@@ -156,7 +167,9 @@ class Attention:
         if bias is not None and bias.dtype == torch.bool:
             # convert_boolean_attn_mask: where(mask, 0, -inf) in the query's dtype
             bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill_(~bias, float("-inf"))
-        return FusedAttention.apply(query, key, value, bias, kernel)  # type: ignore[no-any-return]
+        return FusedAttention.apply(
+            query, key, value, bias, kernel, is_causal, self.recorder
+        )  # type: ignore[no-any-return]
 
 
 def gemm_4bit(

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from loracle.domain.trace import Op
+
 CHUNK = 65536  # elements a block of a multi-tensor kernel handles (kChunkSize)
 PAGED_FROM = 100_000  # elements from which bitsandbytes pages a state tensor
 EIGHT_BIT_FROM = 4096  # elements under which a state stays in fp32
@@ -85,6 +87,34 @@ class Optimizer:
         else:
             self._blockwise(log, 8 if self.name.endswith("8bit") else 32)
         self._started = True
+
+    def operations(self) -> list[Op]:
+        """One step's kernels, for the speed laws: the states and weights read and written."""
+        if self.name == "sgd":
+            states = 0
+        elif self.name.endswith("8bit"):
+            states = 2
+        else:
+            states = 8
+        numel = sum(p.numel for p in self.parameters)
+        if not numel:
+            return []
+        itemsize = self.parameters[0].itemsize
+        state_bytes = states if self.name.startswith(("adamw_8", "paged")) else 2 * itemsize
+        foreach = self.name == "adamw_torch"
+        # foreach makes some ten passes over the lists; the others one
+        moved = numel * ((3 * itemsize + 2 * state_bytes) * (3 if foreach else 1))
+        launches = len(self.parameters)
+        if foreach:
+            launches = max(10, 10 * launches // 30)
+        elif self.name == "adamw_torch_fused":
+            launches = max(1, launches // 30)
+        return [
+            Op("optimizer", self.name, 12.0 * numel, float(moved), "float32", (numel,),
+               "optimizer", 1, launches),
+            Op("optimizer", "clip_grad_norm", 2.0 * numel, 3.0 * numel * itemsize, "float32",
+               (numel,), "optimizer", 1, max(4, len(self.parameters) // 30)),
+        ]  # fmt: skip
 
     def _adamw(self, log: Log) -> None:
         fused = self.name == "adamw_torch_fused"

@@ -6,64 +6,93 @@ backward pass. A storage is born with the first tensor that shows it and dies wh
 autograd graph have let go of it: at the same operation as on a card, since both count references.
 
 Only `meta` tensors count as device memory; the few real CPU tensors (counters, scalars) do not.
+
+The log is cut into segments, each with a stage and a decoder layer, so that `layers` can place the
+segments of a few layers as often as the model has them.
 """
 
+import re
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from loracle.domain.trace import Op
+from loracle.dryrun.ops import describe
 from loracle.dryrun.values import Uniform
 from loracle.errors import EngineError
 
 Kernel = Callable[..., Any]
 
 
-class Recorder(TorchDispatchMode):
-    """Logs births and deaths of storages, and hands every operation to `on_op`.
+@dataclass(slots=True)
+class Segment:
+    """Events of one decoder layer (or of none) in one stage."""
 
-    `events` holds n for the birth of storage n and ~n for its death; `sizes[n]` its bytes,
-    `owners[n]` who asked for it. `kernels` maps an operator to a function that stands in for it
+    stage: str
+    layer: int | None
+    phase: str
+    events: list[int] = field(default_factory=list)
+    ops: Counter[Op] = field(default_factory=Counter)
+
+
+class Recorder(TorchDispatchMode):
+    """Logs births and deaths of storages, and what each operation costs.
+
+    An event is n for the birth of storage n and ~n for its death; `sizes[n]` are its bytes,
+    `owners[n]` is who asked for it. `kernels` maps an operator to a function that stands in for it
     where CUDA's memory behaviour differs from the meta kernel's: it gets the recorder, the
     operator and its arguments and returns the outputs.
     """
 
-    def __init__(self, kernels: dict[Any, Kernel]) -> None:
+    def __init__(self, layer_path: str = "") -> None:
         super().__init__()
-        self.kernels = kernels
-        self.events: list[int] = []
+        self.kernels: dict[Any, Kernel] = {}
+        self.segments: list[Segment] = []
         self.sizes: list[int] = []
         self.owners: list[tuple[str, str, str]] = []
-        self.marks: list[tuple[int, str]] = []
         self.module = ""
-        self.phase = "load"
-        self.on_op: Callable[[Any, tuple, dict, Any, str], None] | None = None
         self.uniform = Uniform()
+        self.workspace_bytes = 0
+        self._layer_of = re.compile(re.escape(layer_path) + r"\.(\d+)(?:\.|$)")
+        self._layer_path = layer_path
         self._seen: set[str] = set()
         self._live: dict[int, tuple[weakref.ref, list[int]]] = {}
+        self.enter("load", None, "load")
 
     # --- the log -------------------------------------------------------------------------------
 
-    def mark(self, phase: str) -> None:
-        """Start a phase: what follows belongs to it."""
-        self.phase = phase
-        self.marks.append((len(self.events), phase))
+    @property
+    def now(self) -> Segment:
+        """The segment that is being written."""
+        return self.segments[-1]
+
+    def enter(self, stage: str, layer: int | None, phase: str | None = None) -> None:
+        """Start a segment, unless it is the present one."""
+        if self.segments:
+            now = self.segments[-1]
+            if (now.stage, now.layer) == (stage, layer):
+                return
+            phase = phase or now.phase
+        self.segments.append(Segment(stage, layer, phase or "load"))
 
     def born(self, size: int, kind: str, op: str = "") -> int:
         """Log the birth of a storage that no tensor shows; returns its number."""
         number = len(self.sizes)
         self.sizes.append(size)
         self.owners.append((self.module, kind, op))
-        self.events.append(number)
+        self.segments[-1].events.append(number)
         return number
 
     def died(self, number: int) -> None:
         """Log the death of a storage."""
-        self.events.append(~number)
+        self.segments[-1].events.append(~number)
 
     def once(self, what: str) -> bool:
         """Whether this was asked before; True from the second time on."""
@@ -90,26 +119,14 @@ class Recorder(TorchDispatchMode):
         size = storage.nbytes()
         if size == 0:
             return None
-        box = [self.born(size, kind, op)]
+        number = self.born(size, kind, op)
 
-        def gone(_: object, key: int = key, box: list[int] = box) -> None:
-            self.died(box[0])
+        def gone(_: object, key: int = key, number: int = number) -> None:
+            self.died(number)
             self._live.pop(key, None)
 
-        self._live[key] = (weakref.ref(storage, gone), box)
-        return box[0]
-
-    def adopt(self, tensor: torch.Tensor, number: int) -> None:
-        """Tie a storage that was logged by hand to the tensor that holds it from now on."""
-        storage = tensor.untyped_storage()
-        key = id(storage)
-        box = [number]
-
-        def gone(_: object, key: int = key, box: list[int] = box) -> None:
-            self.died(box[0])
-            self._live.pop(key, None)
-
-        self._live[key] = (weakref.ref(storage, gone), box)
+        self._live[key] = (weakref.ref(storage, gone), [number])
+        return number
 
     def number_of(self, tensor: torch.Tensor) -> int | None:
         """The number of a live tensor's storage."""
@@ -119,12 +136,28 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def inside(self, module: str) -> Iterator[None]:
-        """Name the module that asks for memory."""
-        before, self.module = self.module, module
+        """Name the module that asks for memory while the model is loaded."""
+        before, self.module = self.module, self.plain(module)
+        found = self._layer_of.search(module)
+        self.enter(self.now.stage, int(found[1]) if found else None)
         try:
             yield
         finally:
             self.module = before
+
+    def plain(self, module: str) -> str:
+        """A module's path with N for the layer's number."""
+        path = self._layer_path
+        return self._layer_of.sub(lambda m: f"{path}.N" + "." * m[0].endswith("."), module)
+
+    def note(self, op: Op) -> None:
+        """Count an operation that the watch does not see as one."""
+        self.segments[-1].ops[op] += 1
+
+    def op_phase(self) -> str:
+        """forward, recompute (grad mode is on inside a backward pass) or backward."""
+        phase = self.segments[-1].phase
+        return "recompute" if phase == "backward" and torch.is_grad_enabled() else phase
 
     # --- the watch -----------------------------------------------------------------------------
 
@@ -148,6 +181,18 @@ class Recorder(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor):
                 self.watch(tensor, "activation", name)
         self.uniform.after(func, args, out)
-        if self.on_op is not None:
-            self.on_op(func, args, kwargs, out, self.phase)
+        op = describe(func, args, kwargs, out, self.op_phase())
+        if op is not None:
+            self.segments[-1].ops[op] += 1
+            if op.kind == "gemm":
+                self._cublas(op.phase)
         return out
+
+    def _cublas(self, phase: str) -> None:
+        """cuBLAS takes its workspace through the allocator, once a thread.
+
+        The autograd engine runs the backward pass of a card in a thread of its own.
+        """
+        thread = "main" if phase in ("forward", "evaluation") else "autograd"
+        if self.workspace_bytes and not self.once(f"cublas {thread}"):
+            self.born(self.workspace_bytes, "workspace", "cublas")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from loracle.domain.setup import TrainingSetup
+from loracle.dryrun.ops import describe
 from loracle.dryrun.recorder import Recorder
 
 
@@ -97,8 +98,9 @@ def fused_head_on_cuda(recorder: Recorder) -> Iterator[None]:
             return lambda *args, **kwargs: None
 
     def addmm_fp32(acc: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        if recorder.on_op is not None:
-            recorder.on_op(torch.ops.aten.mm.default, (a, b), {}, acc, recorder.phase)
+        op = describe(torch.ops.aten.mm.default, (a, b), {}, acc, recorder.op_phase())
+        if op is not None:
+            recorder.note(op)
 
     swaps = [
         (chunked_logprob, "_use_triton", lambda device: True),

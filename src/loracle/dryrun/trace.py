@@ -1,13 +1,18 @@
-"""From a setup to a trace: build, wrap, run a few steps on fake tensors, log everything."""
+"""From a setup to a trace: plan, build, run two steps on fake tensors, place the layers."""
 
-import gc
-from collections.abc import Callable
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from loracle.domain.setup import TrainingSetup
 from loracle.domain.trace import Owner, Trace
+from loracle.errors import EngineError
 
 HOPPER = (9, 0)
+STEPS = 4  # optimizer steps in the log: the allocator's picture is steady by then
+LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
 
 
 def trace(
@@ -15,105 +20,150 @@ def trace(
     *,
     capability: tuple[int, int] = HOPPER,
     progress: Callable[[float], None] | None = None,
-    steps: int = 3,
+    whole: bool = False,
 ) -> Trace:
     """The storages' lives and the operations of `setup`.
 
     `capability` is the card's compute capability: it decides which attention kernel runs and how
-    much workspace cuBLAS takes. `progress` is called with the fraction done. Raises EngineError
-    where the step cannot be run on fake tensors.
+    much workspace cuBLAS takes. `progress` is called with the fraction done. `whole` runs every
+    layer instead of placing those that repeat; the result is the same, only later.
+
+    Raises EngineError where the step cannot be run on fake tensors: code that is not in
+    transformers, control flow that depends on values, an operator without a meta kernel.
     """
-    import warnings
-
-    import torch
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _trace(setup, dict(setup.model.config), capability, steps, torch)
+        return _trace(setup, capability, progress or (lambda _: None), whole)
+
+
+def software() -> dict[str, str]:
+    """Versions of the libraries that a trace depends on."""
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def _trace(
-    setup: TrainingSetup, config: dict[str, object], capability: tuple[int, int], steps: int,
-    torch: Any,
+    setup: TrainingSetup, capability: tuple[int, int], progress: Callable[[float], None],
+    whole: bool,
 ) -> Trace:  # fmt: skip
-    import transformers  # noqa: F401  (before the autocast patch looks for its modules)
+    from loracle.dryrun import build, layers, runner
 
-    from loracle.dryrun import build, kernels, step
-    from loracle.dryrun.autocast import CudaAutocast, cuda_autocast_state
-    from loracle.dryrun.optimizers import Optimizer, Trainable, clip_grad_norm
-    from loracle.dryrun.recorder import Recorder
+    attention = "sdpa" if setup.attention == "flash_attention_2" else setup.attention
+    config = build.model_config(setup.model.config, attention)
+    text = config.get_text_config()
+    signs = layers.signatures(text, setup.checkpoint_every, setup.gradient_checkpointing)
+    plan = layers.Plan(len(signs), len(signs), 0) if whole else layers.make_plan(signs)
+    progress(0.05)
+    while True:
+        small = layers.shrink(text, plan) if plan.period else text
+        try:
+            done = runner.run(setup, small, capability, progress)
+            return _assemble(setup, done, plan)
+        except layers.NotPeriodic as reason:
+            if __import__("os").environ.get("DBG"): print("NOT PERIODIC", reason)
+            if not plan.period:
+                raise
+            plan = layers.Plan(len(signs), len(signs), 0)
 
-    recorder = Recorder({})
-    mode = CudaAutocast({
-        "dropout": kernels.dropout,
-        "scaled_dot_product_attention": kernels.Attention(capability),
-    })
-    recorder.mark("load")
-    model = build.build_model(setup, config, recorder)
-    recorder.kernels.update(kernels.table())
-    if setup.gradient_checkpointing:
-        if setup.method != "full":
-            model.enable_input_require_grads()
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    elif setup.stack == "hf-trainer" and setup.method != "full":
-        model.enable_input_require_grads()
-    if setup.fused_head:
-        step.add_fused_head(model if setup.method == "full" else model.get_base_model())
-    model.train()
-    gc.collect()
-    trainable = list(build.adapters(model))
-    parameters = [
-        Trainable(
-            name, p.numel(), p.element_size(),
-            decays=p.dim() > 1, is_embedding="embed" in name,
-        )
-        for name, p in trainable
-    ]  # fmt: skip
+
+def _assemble(setup: TrainingSetup, done: Any, plan: Any) -> Trace:
+    from loracle.dryrun import layers
+    from loracle.dryrun.optimizers import Optimizer, clip_grad_norm
+
+    recorder = done.recorder
+    placer = layers.Placer(recorder.segments, recorder.sizes, recorder.owners, plan)
+    log = placer.log
+    names = list(_all_names([p.name for p in done.trainable], recorder._layer_of, plan))
+    by_name = {p.name: p for p in done.trainable}
+    parameters = [_renamed(by_name[source], name) for name, source, _ in names]
     optimizer = Optimizer(setup.optimizer, parameters)
-    workspaces: set[str] = set()
-    workspace_bytes = (32 << 20) if capability[0] in (9, 10) else (8320 << 10)
-    gemms = {
-        torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default,
-        torch.ops.aten.baddbmm.default,
-    }  # fmt: skip
-
-    def on_op(func: Any, args: Any, kwargs: Any, out: Any, phase: str) -> None:
-        if func in gemms:
-            thread = "backward" if phase == "backward" else "forward"
-            if thread not in workspaces:
-                workspaces.add(thread)
-                recorder.born(workspace_bytes, "workspace", "cublas")
-
-    recorder.on_op = on_op
-    with cuda_autocast_state(mode), step.fused_head_on_cuda(recorder), recorder, mode:
-        total = None
-        for number in range(steps):
-            recorder.mark("batch")
-            batches = [
-                step.batch_for(setup, recorder, setup.micro_batch) for _ in range(setup.grad_accum)
-            ]
-            items = torch.empty((), dtype=torch.int64, device="meta")
-            recorder.watch(items)
-            for batch in batches:
-                recorder.mark("forward")
-                loss = step.forward_loss(model, setup, batch, items)
-                recorder.mark("backward")
-                step.backward(loss)
-                loss = loss.detach()
-                total = loss if total is None else total + loss
-            recorder.mark("optimizer")
-            if setup.max_grad_norm > 0:
-                clip_grad_norm(recorder, parameters)
-            optimizer.step(recorder)
-            for _, p in trainable:
-                p.grad = None
-            del batches, batch, loss
-    recorder.mark("end")
-    names: dict[tuple[str, str, str], int] = {}
-    owner_of = tuple(names.setdefault(o, len(names)) for o in recorder.owners)
+    runs = {run[0].stage: run for run in placer.stages}
+    micro = max(1, min(setup.grad_accum, 2))
+    log.mark("load")
+    for stage, run in runs.items():
+        if stage.startswith("load"):
+            placer.place(run, times=0)
+    for step in range(STEPS):
+        source, later = min(step, 1), max(step - 1, 0)
+        counted = step == 1
+        for stage, run in runs.items():
+            if not stage.startswith(f"s{source}.") or stage.endswith((".optimizer", ".drop")):
+                continue
+            if not stage.endswith(".after"):
+                log.mark(run[0].phase)
+            weight = 0
+            if counted:
+                is_last = stage.startswith(f"s{source}.m{micro - 1}.")
+                weight = max(1, setup.grad_accum - micro + 1) if is_last else 1
+            placer.place(run, later, weight)
+        log.mark("optimizer")
+        if setup.max_grad_norm > 0:
+            clip_grad_norm(log, parameters)
+        optimizer.step(log)
+        grads = done.gradients[source]
+        for _, source_name, layer in names:
+            if source_name in grads:
+                log.died(placer.number(grads[source_name], layer, later))
+    for stage, run in runs.items():
+        if stage.startswith("e."):
+            if stage != "e.after":
+                log.mark(run[0].phase)
+            placer.place(run, times=0)
+    log.mark("end")
+    found: dict[tuple[str, str, str], int] = {}
+    owner_of = tuple(found.setdefault(o, len(found)) for o in log.owners)
+    ops = [_counted(op, count) for op, count in log.ops.items() if count]
+    ops += optimizer.operations()
     return Trace(
-        events=tuple(recorder.events), sizes=tuple(recorder.sizes),
-        owners=tuple(Owner(*o) for o in names), owner_of=owner_of, marks=tuple(recorder.marks),
-        ops=(), num_kernels=0, trainable_params=sum(p.numel for p in parameters),
-        managed_bytes=optimizer.managed_bytes,
+        events=tuple(log.events), sizes=tuple(log.sizes),
+        owners=tuple(Owner(*o) for o in found), owner_of=owner_of, marks=tuple(log.marks),
+        ops=tuple(ops), num_kernels=sum(op.count * op.launches for op in ops),
+        trainable_params=sum(p.numel for p in parameters),
+        managed_bytes=optimizer.managed_bytes, software=software(),
     )  # fmt: skip
+
+
+def _counted(op: Any, count: int) -> Any:
+    from dataclasses import replace
+
+    return replace(op, count=count)
+
+
+def _renamed(parameter: Any, name: str) -> Any:
+    from dataclasses import replace
+
+    return replace(parameter, name=name)
+
+
+def _all_names(
+    names: list[str], layer_of: re.Pattern[str], plan: Any
+) -> Iterator[tuple[str, str, int | None]]:
+    """(name, the traced parameter that stands for it, layer), in the model's order."""
+    by_layer: dict[int, list[str]] = {}
+    for name in names:
+        found = layer_of.search(name)
+        if found:
+            by_layer.setdefault(int(found[1]), []).append(name)
+    placed = False
+    for name in names:
+        if not layer_of.search(name):
+            yield name, name, None
+            continue
+        if placed:
+            continue
+        placed = True
+        for layer in range(plan.num_layers):
+            source = plan.source(layer) if plan.period else layer
+            for source_name in by_layer.get(source, ()):
+                found = layer_of.search(source_name)
+                assert found is not None
+                new = source_name[: found.start(1)] + str(layer) + source_name[found.end(1) :]
+                yield new, source_name, layer
+
+
+__all__ = ["HOPPER", "EngineError", "software", "trace"]

@@ -1,0 +1,188 @@
+"""Runs a traced model: two optimizer steps, and an evaluation pass where the setup has one."""
+
+import gc
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from loracle.domain.setup import TrainingSetup
+from loracle.dryrun import build, kernels, step
+from loracle.dryrun.autocast import CudaAutocast, cuda_autocast_state
+from loracle.dryrun.optimizers import Trainable
+from loracle.dryrun.recorder import Recorder
+
+STEPS = 2
+MICRO_STEPS = 2  # of each optimizer step; more repeat the second
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a traced model left behind. `gradients` maps a trainable parameter, by step, to the
+    storage of its gradient at the optimizer's step."""
+
+    recorder: Recorder
+    trainable: tuple[Trainable, ...]
+    gradients: tuple[dict[str, int], ...]
+
+
+def run(
+    setup: TrainingSetup, config: Any, capability: tuple[int, int],
+    progress: Callable[[float], None],
+) -> Run:  # fmt: skip
+    """Build the model of `config` and train it for two steps on fake tensors."""
+    model = build.empty_model(setup, config)
+    path = build.layer_path(model, config.num_hidden_layers)
+    recorder = Recorder(path)
+    model = build.load_model(setup, model, recorder)
+    _prepare(model, setup)
+    recorder.kernels = kernels.table()
+    recorder.workspace_bytes = kernels.cublas_workspace(capability)
+    mode = CudaAutocast({
+        "dropout": kernels.dropout,
+        "scaled_dot_product_attention": kernels.Attention(capability, recorder),
+    })  # fmt: skip
+    named = list(build.adapters(model))
+    embeddings = {
+        id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)
+    }  # fmt: skip
+    norms = {
+        id(p) for m in model.modules() for p in m.parameters(recurse=False)
+        if "norm" in type(m).__name__.lower()
+    }  # fmt: skip
+    trainable = tuple(
+        Trainable(
+            name, p.numel(), p.element_size(),
+            decays=id(p) not in norms and not name.endswith("bias"),
+            is_embedding=id(p) in embeddings,
+        )
+        for name, p in named
+    )  # fmt: skip
+    progress(0.2)
+    gradients = []
+    hooks = _hooks(model, path, recorder)
+    gc.collect()
+    try:
+        with cuda_autocast_state(mode), step.fused_head_on_cuda(recorder), recorder, mode:
+            recorder.enter("load.trainer", None)
+            total = torch.zeros((), device="meta")
+            for number in range(STEPS):
+                _train_step(model, setup, recorder, number, total)
+                recorder.enter(f"s{number}.optimizer", None, "optimizer")
+                found = {}
+                for name, p in named:
+                    if p.grad is not None:
+                        found[name] = recorder.number_of(p.grad)
+                gradients.append({n: g for n, g in found.items() if g is not None})
+                recorder.enter(f"s{number}.drop", None, "optimizer")
+                for _, p in named:
+                    p.grad = None
+                progress(0.2 + 0.7 * (number + 1) / STEPS)
+            if setup.eval_micro_batch:
+                _evaluate(model, setup, recorder)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Run(recorder, trainable, tuple(gradients))
+
+
+def _prepare(model: Any, setup: TrainingSetup) -> None:
+    if setup.fused_head:
+        step.add_fused_head(model if setup.method == "full" else model.get_base_model())
+    if setup.method != "full" and (setup.gradient_checkpointing or setup.stack == "hf-trainer"):
+        model.enable_input_require_grads()
+    if setup.gradient_checkpointing:
+        model.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": False},
+            every_n_layers=setup.checkpoint_every,
+        )
+    model.train()
+
+
+def _train_step(
+    model: Any, setup: TrainingSetup, recorder: Recorder, number: int, total: torch.Tensor
+) -> None:
+    micro_steps = min(setup.grad_accum, MICRO_STEPS)
+    recorder.enter(f"s{number}.batch", None, "batch")
+    batches = [
+        step.batch_for(setup, recorder, setup.micro_batch) for _ in range(setup.grad_accum)
+    ]
+    items = torch.empty((), dtype=torch.int64, device="meta")
+    recorder.watch(items, "batch", "num_items_in_batch")
+    for micro, batch in enumerate(batches[:micro_steps]):
+        recorder.enter(f"s{number}.m{micro}.forward", None, "forward")
+        loss = step.forward_loss(model, setup, batch, items)
+        recorder.enter(f"s{number}.m{micro}.backward", None, "backward")
+        step.backward(loss)
+        recorder.enter(f"s{number}.m{micro}.after", None, "backward")
+        total += loss.detach()
+        del loss
+
+
+def _evaluate(model: Any, setup: TrainingSetup, recorder: Recorder) -> None:
+    recorder.enter("e.batch", None, "batch")
+    batch = step.batch_for(setup, recorder, setup.eval_micro_batch or 1)
+    items = torch.empty((), dtype=torch.int64, device="meta")
+    recorder.watch(items, "batch", "num_items_in_batch")
+    recorder.enter("e.forward", None, "evaluation")
+    model.eval()
+    with torch.no_grad():
+        loss = step.forward_loss(model, setup, batch, items)
+    recorder.enter("e.after", None, "evaluation")
+    del loss, batch, items
+
+
+def _hooks(model: nn.Module, path: str, recorder: Recorder) -> list[Any]:
+    """Hooks that cut the log by layer and name the module at work."""
+    names = {id(m): recorder.plain(n) for n, m in model.named_modules()}
+    full = re.compile(re.escape(path) + r"\.(\d+)$")
+    layers = {}
+    for name, module in model.named_modules():
+        found = full.search(name)
+        if found:
+            layers[id(module)] = int(found[1])
+    last = max(layers.values())
+
+    def before(module: nn.Module, args: Any) -> None:
+        name = names.get(id(module))
+        if name is None:
+            return
+        recorder.module = name
+        layer = layers.get(id(module))
+        if layer is not None and recorder.now.phase in ("forward", "evaluation"):
+            recorder.enter(recorder.now.stage, layer)
+
+    def after(module: nn.Module, args: Any, out: Any) -> None:
+        name = names.get(id(module))
+        if name is None:
+            return
+        recorder.module = name.rpartition(".")[0]
+        layer = layers.get(id(module))
+        if layer is None or recorder.now.phase not in ("forward", "evaluation"):
+            return
+        hidden = out[0] if isinstance(out, tuple) else out
+        if hidden.requires_grad:
+            stage = recorder.now.stage.removesuffix("forward") + "backward"
+            hidden.register_hook(_Boundary(recorder, stage, layer, recorder.module))
+        if layer == last:
+            recorder.enter(recorder.now.stage, None)
+
+    register = torch.nn.modules.module
+    return [
+        register.register_module_forward_pre_hook(before),
+        register.register_module_forward_hook(after),
+    ]
+
+
+class _Boundary:
+    """Marks where the backward pass enters a layer."""
+
+    def __init__(self, recorder: Recorder, stage: str, layer: int, module: str) -> None:
+        self.recorder, self.stage, self.layer, self.module = recorder, stage, layer, module
+
+    def __call__(self, grad: torch.Tensor) -> None:
+        self.recorder.enter(self.stage, self.layer)
+        self.recorder.module = f"{self.module}.N (backward)"
