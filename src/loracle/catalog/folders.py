@@ -33,7 +33,8 @@ def write_whole(path: Path, text: str) -> None:
         partial.write_text(text, "utf-8")
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        if partial.is_file():
+            partial.unlink()
         raise CatalogError(
             "error.catalog.not_written", code="E035", path=str(path), reason=error.strerror or ""
         ) from error

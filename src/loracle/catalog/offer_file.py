@@ -29,7 +29,9 @@ _LONGER_THAN_A_MONTH = ("quarter", "year")
 
 
 class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
+    )
 
 
 class PriceRow(_Row):
