@@ -23,6 +23,7 @@ FOLDER = Path(__file__).parent / "data" / "public"
 
 # Names that fit several forms of a card: rows with NVLink, or of a cloud, ran on the SXM form.
 _CARDS = {"A100-80GB": "a100-80gb-sxm", "A100-40GB": "a100-40gb-sxm", "H100-80GB": "h100-80gb-sxm"}
+_OVERRIDES = ("kernels", "notes", "several")
 _QUANT = (("nf4-dq", "nf4-double"), ("nf4", "nf4"), ("int8", "int8"), ("GPTQ", "gptq4"))
 _NODE_LINK_BYTES_PER_S = {"multi-node": 1.2e9, "old board": 3.5e9}
 
@@ -81,7 +82,9 @@ def _text(row: dict[str, Any], rule: dict[str, str]) -> str:
 
 def _habits(row: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     entry = table[row["framework"]]
-    habits = {key: value for key, value in entry.items() if key not in ("kernels", "notes")}
+    habits = {key: value for key, value in entry.items() if key not in _OVERRIDES}
+    if row["n_gpus"] > 1:
+        habits |= entry.get("several", {})
     for field in ("kernels", "notes"):
         for text, changes in entry.get(field, {}).items():
             if text in (row[field] or ""):
@@ -105,7 +108,9 @@ def _setup(row: dict[str, Any], habits: dict[str, Any]) -> TrainingSetup:
         seq_len=row["seq"] or 512,
         micro_batch=row["batch"] or 1,
         grad_accum=habits.get("grad_accum", 1),
-        gradient_checkpointing=row["grad_ckpt"] is not False,
+        gradient_checkpointing=(
+            habits.get("recompute", True) if row["grad_ckpt"] is None else row["grad_ckpt"]
+        ),
         attention=habits["attention"],
         optimizer=habits.get("optimizer", "adamw_torch"),
         lora=LoraSetup(

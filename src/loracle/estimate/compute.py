@@ -191,7 +191,7 @@ class _Step:
         up = 2 if shape.mlp_gated else 1
         self._gemm("experts.up", rows, up * inner, hidden, runs)
         self._gemm("experts.down", rows, hidden, inner, runs)
-        if self.stack.packs_experts:
+        if self.stack.transformers_4:
             self._dequant("experts", (up + 1) * hidden * inner, runs)
         routed = self.tokens * shape.experts_per_token
         moved = routed * (12.0 * hidden + 10.0 * inner)
@@ -262,7 +262,8 @@ class _Step:
         layers = next((row.count for row in shape.linears if row.role == "attention"), 0)
         length, batch, heads = setup.seq_len, setup.micro_batch, shape.num_heads
         dims = (batch, heads, length, length, shape.head_dim)
-        if setup.attention == "eager":
+        capped = shape.attention_softcap and self.stack.transformers_4
+        if setup.attention == "eager" or (capped and setup.attention != "flash_attention_2"):
             scores = float(batch * heads) * length * length
             flops = 4.0 * scores * shape.head_dim
             self._twice("gemm", "attention", flops, 4 * scores, (batch * heads * length, length,
@@ -275,7 +276,7 @@ class _Step:
                       (batch * heads, length, length), layers, 5)  # fmt: skip
             return
         masked = setup.attention == "sdpa-masked"
-        seen = min(length, shape.sliding_window or length)
+        seen = length if masked else min(length, shape.sliding_window or length)
         pairs = batch * heads * (float(length) * seen - (0 if masked else seen * seen / 2))
         width = shape.head_dim
         moved = 2.0 * self.tokens * width * (2 * heads + 2 * shape.num_kv_heads)

@@ -9,6 +9,7 @@ from loracle.domain.estimate import SpeedEstimate
 from loracle.domain.gpu import Gpu, Node
 from loracle.domain.setup import TrainingSetup
 from loracle.domain.trace import Trace
+from loracle.estimate.compute import step_ops
 from loracle.estimate.rates import RATES, Rates
 from loracle.estimate.speed import speed_of_ops
 
@@ -23,7 +24,9 @@ def price_trace(
 ) -> SpeedEstimate:
     """Seconds of one optimizer step and tokens a second over all cards, from a trace of `setup`.
 
-    Operations of the evaluation pass are left out: they are no part of a step.
+    Operations of the evaluation pass are left out: they are no part of a step. The optimizer is
+    the formula's, because a trace writes its memory out and does not run it.
     """
-    ops = tuple(op for op in trace.ops if op.phase != "evaluation")
+    ops = [op for op in trace.ops if op.phase not in ("evaluation", "optimizer")]
+    ops += [op for op in step_ops(setup) if op.phase == "optimizer"]
     return speed_of_ops(ops, setup, gpu, node=node, rates=rates, engine="dryrun")

@@ -20,10 +20,10 @@ class Rates:
     bandwidth_share: float = 0.8  # of the data sheet's bandwidth in elementwise passes
     kernel_s: float = 2.0e-6  # least time of a kernel on the card
     dequant_share: float = 0.6  # of bandwidth, unpacking 4-bit weights
-    attention_forward_share: float = 0.6  # of the best matrix rate, flash kernels
-    attention_backward_share: float = 0.45
+    attention_forward_share: float = 0.75  # of the best matrix rate, flash kernels
+    attention_backward_share: float = 0.6
     hopper_attention_share: float = 0.75  # of those: FlashAttention-2 does not use Hopper's units
-    masked_attention_share: float = 0.5  # of those: an explicit mask takes the slower kernel
+    masked_attention_share: float = 0.25  # of those: an explicit mask takes the slower kernel
     launch_forward_s: float = 48e-6  # CPU time of a launch from Python
     launch_backward_s: float = 15e-6  # and from autograd's C++ thread
     launch_optimizer_s: float = 30e-6

@@ -58,7 +58,8 @@ def speed_of_ops(
     moved = traffic(setup, gpu, node, rates)
     terms = _terms(bill, moved, setup, rates)
     step = sum(term.value for term in terms)
-    below, above = spread_of(engine, setup, launch_bound=_share(terms, "speed.launch") > 0.15)
+    notes = _notes(stack, gpu)
+    below, above = spread_of(setup, terms, certain=not notes)
     seconds = Range(step * (1 - below), step, step * (1 + above))
     return SpeedEstimate(
         engine=engine,
@@ -66,7 +67,7 @@ def speed_of_ops(
         tokens_per_s=seconds.inverse(setup.step_tokens),
         terms=terms,
         bound=_bound(bill, terms),
-        notes=_notes(stack, gpu),
+        notes=notes,
     )
 
 

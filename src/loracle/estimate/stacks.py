@@ -16,9 +16,10 @@ class Stack:
     `fused`: norm, rotary embedding and activation are one kernel each (Triton) instead of chains
     of elementwise passes; `fused_adapter`: so is the adapter. `head`: `whole` (fp32 logits in
     memory), `tiled` (never whole, recomputed in backward) or `fused` (loss and gradient in one
-    pass). `launch`: CPU time of one launch relative to transformers with PEFT. `python_backward`: its backward is written in Python, so
-    it launches as slowly as forward. `packs_experts`:
-    routed experts are Linear layers that get quantised (transformers 4), not 3-D parameters.
+    pass). `launch`: CPU time of one launch relative to transformers with PEFT. `python_backward`:
+    its backward is written in Python, so it launches as slowly as forward. `transformers_4`:
+    routed experts are Linear layers that get quantised, not 3-D parameters, and capped attention
+    scores fall back to eager attention.
     """
 
     name: str
@@ -27,7 +28,7 @@ class Stack:
     head: str = "whole"
     launch: float = 1.0
     python_backward: bool = False
-    packs_experts: bool = False
+    transformers_4: bool = False
     known: bool = True
 
 
@@ -35,11 +36,12 @@ _TABLE = (
     Stack("hf-trainer"),
     Stack("trl", head="tiled"),
     Stack("loracle", head="tiled"),
-    Stack("transformers-4", packs_experts=True),
+    Stack("transformers-4", transformers_4=True),
+    Stack("triton-adapters", fused_adapter=True),
     Stack("unsloth", fused=True, fused_adapter=True, head="fused", python_backward=True),
-    Stack("fast-kernels", fused=True, fused_adapter=True, packs_experts=True),
-    Stack("fast-kernels-liger", fused=True, fused_adapter=True, head="fused", packs_experts=True),
-    Stack("compiled", fused=True, head="tiled", launch=0.3),
+    Stack("fast-kernels", fused=True, fused_adapter=True, transformers_4=True),
+    Stack("fast-kernels-liger", fused=True, fused_adapter=True, head="fused", transformers_4=True),
+    Stack("compiled", fused=True, fused_adapter=True, head="tiled", launch=0.3),
     Stack("native", fused=True, fused_adapter=True, head="fused", launch=0.1),
 )
 PLAIN = _TABLE[0]

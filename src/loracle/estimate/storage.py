@@ -1,4 +1,4 @@
-"""Bytes on disk and on the wire: weights to download, checkpoints, merged models, and their time."""
+"""Bytes on disk and on the wire: downloads, checkpoints, merged models, and the time they take."""
 
 from loracle.domain.estimate import Range
 from loracle.domain.model import ModelShape
