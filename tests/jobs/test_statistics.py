@@ -1,0 +1,239 @@
+"""Against values worked out by hand or by scipy's own functions, and by simulation."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loracle.jobs.statistics import (
+    Comparison,
+    agreement_interval,
+    bootstrap_interval,
+    compare_right_wrong,
+    compare_scores,
+    equivalence,
+    exact_difference_interval,
+    holm,
+    mcnemar_p,
+    mcnemar_power,
+    sign_flip_p,
+    smallest_detectable_right_wrong,
+    smallest_detectable_score,
+    with_holm,
+)
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b", "p"),
+    [
+        (0, 0, 1.0),
+        (0, 5, 2 * 0.5**5),  # 0.0625
+        (0, 6, 2 * 0.5**6),  # 0.03125
+        (1, 7, 2 * (1 + 8) / 2**8),  # P(X <= 1) twice
+        (3, 3, 1.0),
+        (2, 10, 2 * (1 + 12 + 66) / 2**12),
+    ],
+)
+def test_mcnemar_by_hand(only_a, only_b, p):
+    assert mcnemar_p(only_a, only_b) == pytest.approx(p)
+    assert mcnemar_p(only_b, only_a) == pytest.approx(p)
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([0.04]) == [0.04]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_keeps_the_order_and_never_shrinks(p_values):
+    adjusted = holm(p_values)
+    assert all(after >= before for after, before in zip(adjusted, p_values, strict=True))
+    pairs = sorted(zip(p_values, adjusted, strict=True))
+    assert [one[1] for one in pairs] == sorted(one[1] for one in pairs)
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 100))
+def test_interval_and_test_agree(only_a, only_b, agreeing):
+    total = only_a + only_b + agreeing
+    if not total:
+        return
+    low, high = exact_difference_interval(only_a, only_b, total)
+    difference = (only_b - only_a) / total
+    assert low <= difference <= high
+    if only_a + only_b and mcnemar_p(only_a, only_b) <= 0.05:
+        assert low > 0 or high < 0
+    elif only_a + only_b and mcnemar_p(only_a, only_b) > 0.0501:
+        assert low <= 0 <= high
+
+
+def test_right_wrong_verdicts():
+    a, b = [False] * 20 + [True] * 80, [True] * 100
+    found = compare_right_wrong(a, b)
+    assert (found.verdict, found.only_a, found.only_b) == ("better", 0, 20)
+    assert (found.mean_a, found.mean_b, found.difference) == (0.8, 1.0, pytest.approx(0.2))
+    assert found.p == pytest.approx(2 * 0.5**20)
+    assert compare_right_wrong(b, a).verdict == "worse"
+    assert compare_right_wrong([True] * 5, [False] * 5).verdict == "too_few"
+    same = [True] * 300 + [False] * 100
+    assert compare_right_wrong(same, same).verdict == "no_evidence"
+
+
+def test_a_small_noisy_set_is_called_too_few():
+    a = [True, False] * 10
+    b = [True, True, False, False] * 5
+    found = compare_right_wrong(a, b)
+    assert found.smallest_detectable > 0.1
+    assert found.verdict == "too_few"
+
+
+def test_sign_flip_is_exact_for_few_pairs():
+    assert sign_flip_p(np.array([1.0, 2.0, 3.0]), seed=0) == pytest.approx(2 / 8)
+    assert sign_flip_p(np.array([1.0] * 6), seed=0) == pytest.approx(2 * 0.5**6)
+    assert sign_flip_p(np.zeros(4), seed=0) == 1.0
+
+
+def test_sign_flip_against_scipy():
+    from scipy.stats import permutation_test
+
+    generator = np.random.default_rng(5)
+    differences = generator.normal(0.15, 1, 200)
+    reference = permutation_test(
+        (differences,), lambda x, axis: x.sum(axis), permutation_type="samples",
+        n_resamples=20_000, rng=3,
+    ).pvalue  # fmt: skip
+    assert sign_flip_p(differences, seed=0) == pytest.approx(reference, abs=0.01)
+
+
+def test_bootstrap_against_scipy():
+    from scipy.stats import bootstrap
+
+    differences = np.random.default_rng(6).exponential(1, 150) - 0.8
+    ours = bootstrap_interval(differences, np.ones(150), seed=1)
+    theirs = bootstrap(
+        (differences,), np.mean, method="percentile", n_resamples=10_000, rng=2
+    ).confidence_interval
+    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.02)
+
+
+def test_bootstrap_is_repeatable():
+    differences = np.random.default_rng(6).normal(0, 1, 50)
+    once = bootstrap_interval(differences, np.ones(50), seed=4)
+    assert bootstrap_interval(differences, np.ones(50), seed=4) == once
+    assert bootstrap_interval(differences, np.ones(50), seed=5) != once
+
+
+def test_clusters_widen_the_interval():
+    generator = np.random.default_rng(8)
+    shared = np.repeat(generator.normal(0.1, 1, 20), 10)
+    a, b = np.zeros(200), shared + generator.normal(0, 0.05, 200)
+    alone = compare_scores(a, b)
+    together = compare_scores(a, b, clusters=[index // 10 for index in range(200)])
+    assert together.high - together.low > 2 * (alone.high - alone.low)
+    assert together.p > alone.p
+    assert together.difference == alone.difference
+
+
+def test_holm_changes_the_verdict():
+    a = [False] * 7 + [True] * 93
+    b = [True] * 7 + [True] * 93
+    one = compare_right_wrong(a, b)  # p = 0.0156
+    judged = with_holm({"m": one, "n": one, "o": one, "p": one})
+    assert one.verdict == "better"
+    assert judged["m"].adjusted_p == pytest.approx(4 * 2 * 0.5**7)
+    assert judged["m"].verdict == "no_evidence"
+
+
+@pytest.mark.parametrize(
+    ("num_items", "share", "normal"),
+    [
+        (200, 0.1, 0.061),
+        (500, 0.1, 0.039),
+        (500, 0.2, 0.056),
+        (500, 0.3, 0.068),
+        (1000, 0.2, 0.039),
+    ],
+)
+def test_smallest_detectable_is_near_the_normal_approximation(num_items, share, normal):
+    """The exact test is conservative: a little more is needed than the table says."""
+    found = smallest_detectable_right_wrong(num_items, share)
+    assert normal <= found <= normal * 1.16
+
+
+def test_mcnemar_power_against_enumeration():
+    """n = 8, discordant share 0.5, difference 0.4: every outcome summed by hand in Python."""
+    from math import comb
+
+    n, share, gap = 8, 0.5, 0.4
+    only_b, only_a = (share + gap) / 2, (share - gap) / 2
+    power = sum(
+        comb(n, i) * comb(n - i, j) * only_b**i * only_a**j * (1 - share) ** (n - i - j)
+        for i in range(n + 1)
+        for j in range(n + 1 - i)
+        if mcnemar_p(j, i) <= 0.05
+    )
+    assert mcnemar_power(n, share, gap) == pytest.approx(power, abs=1e-9)
+
+
+def test_smallest_detectable_score_by_hand():
+    differences = np.array([1.0, -1.0] * 50)
+    expected = (1.9842 + 0.8453) * (100 / 99) ** 0.5 / 10  # t quantiles with 99 degrees of freedom
+    assert smallest_detectable_score(differences) == pytest.approx(expected, rel=1e-3)
+
+
+class TestSimulation:
+    def test_no_difference_is_rarely_called_one(self):
+        """Right and wrong at 60 %, no true difference: at most 5 % verdicts."""
+        generator = np.random.default_rng(0)
+        verdicts = 0
+        for _ in range(1500):
+            a, b = generator.random(120) < 0.6, generator.random(120) < 0.6
+            only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
+            verdicts += mcnemar_p(only_a, only_b) <= 0.05
+        assert verdicts / 1500 <= 0.05
+
+    def test_no_difference_in_scores(self):
+        """Skewed scores, no true difference: 5 %, and 3 standard errors of 2,000 draws."""
+        generator = np.random.default_rng(1)
+        found = 0
+        for seed in range(2000):
+            scores = generator.beta(0.4, 0.4, (2, 60))
+            found += sign_flip_p(scores[1] - scores[0], seed=seed, resamples=499) <= 0.05
+        assert found / 2000 <= 0.05 + 3 * (0.05 * 0.95 / 2000) ** 0.5
+
+    @pytest.mark.parametrize(("num_items", "share"), [(150, 0.2), (400, 0.1)])
+    def test_the_stated_difference_is_found_four_times_out_of_five(self, num_items, share):
+        gap = smallest_detectable_right_wrong(num_items, share)
+        generator = np.random.default_rng(2)
+        chances = [(share - gap) / 2, (share + gap) / 2, 1 - share]
+        counts = generator.multinomial(num_items, chances, 1500)
+        found = np.mean([mcnemar_p(int(a), int(b)) <= 0.05 for a, b, _ in counts])
+        assert found == pytest.approx(0.8, abs=0.035)
+
+    def test_the_stated_difference_in_scores_is_found_too(self):
+        generator = np.random.default_rng(3)
+        gap = (1.984 + 0.845) * 0.3 / 10  # what smallest_detectable_score says of this spread
+        found = 0
+        for seed in range(300):
+            differences = generator.normal(gap, 0.3, 100)
+            found += compare_scores(np.zeros(100), differences, seed=seed, resamples=999).p <= 0.05
+        assert found / 300 == pytest.approx(0.8, abs=0.07)
+
+
+def test_equivalence_words():
+    assert equivalence(-0.01, 0.015, 0.02) == "equivalent"
+    assert equivalence(0.03, 0.05, 0.02) == "different"
+    assert equivalence(-0.06, -0.03, 0.02) == "different"
+    assert equivalence(-0.03, 0.01, 0.02) == "unclear"
+
+
+def test_agreement_interval_by_hand():
+    low, high = agreement_interval(20, 20, level=0.9)
+    assert (low, high) == (pytest.approx(0.05 ** (1 / 20)), 1.0)
+
+
+def test_comparison_is_plain_data():
+    from dataclasses import asdict
+
+    assert isinstance(compare_scores([0.0] * 10, [1.0] * 10), Comparison)
+    assert set(asdict(compare_scores([0.0] * 10, [1.0] * 10))) >= {"p", "low", "high", "verdict"}
