@@ -1,7 +1,7 @@
 """Peak memory in closed form: residents, plus the largest moment of the step.
 
 The step is a forward pass, a loss, a backward pass that walks the layers back, and an optimizer
-step. Each layer and the head are run once on a toy autograd (`estimate/tape.py`), which gives what
+step. Each layer and the head are run once on a toy autograd (`decoder/tape.py`), which gives what
 they keep and the points that can be their peaks as functions of tokens and positions. The peak of
 the whole is then the largest of: end of the forward pass, loss, backward pass in the last and the
 first layer of each kind, optimizer step, evaluation.
@@ -17,9 +17,9 @@ from loracle.domain.estimate import MemoryEstimate, Range, Term
 from loracle.domain.gpu import Gpu
 from loracle.domain.setup import TrainingSetup
 from loracle.estimate import params
-from loracle.estimate.parts import head_profile, layer_profiles
-from loracle.estimate.profile import Point, Profile, value
-from loracle.estimate.tape import KINDS
+from loracle.estimate.decoder.parts import head_profile, layer_profiles
+from loracle.estimate.decoder.profile import Point, Profile, value
+from loracle.estimate.decoder.tape import KINDS
 
 HOPPER_WORKSPACE, WORKSPACE = 32 << 20, 8320 << 10  # cuBLAS, per thread that runs a gemm
 CONTEXT_BYTES = 600 << 20  # where no card is given
@@ -82,7 +82,7 @@ def _moments(
 ) -> list[_Moment]:
     tokens, positions = setup.micro_step_tokens, setup.seq_len
     kinds, order = layer_profiles(setup, capability)
-    head = head_profile(setup)
+    head = head_profile(setup, capability)
     workspace = HOPPER_WORKSPACE if capability[0] in (9, 10) else WORKSPACE
     fixed = {**residents, "workspace": 2.0 * workspace}
     every = float(params.gradient_bytes(setup))

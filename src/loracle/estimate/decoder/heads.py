@@ -6,12 +6,20 @@
 (trl/kernels/chunked_logprob.py, CUDA path) and never hold them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from loracle.domain.model import ModelShape
-from loracle.estimate import operations as op
-from loracle.estimate.tape import (
-    Saved, Storage, Tape, Tensor, Weight, attach, empty, like, widths,
+from loracle.estimate.decoder import ops as op
+from loracle.estimate.decoder.tape import (
+    Saved,
+    Storage,
+    Tape,
+    Tensor,
+    Weight,
+    attach,
+    empty,
+    like,
+    widths,
 )  # fmt: skip
 
 TILE_TOKENS, TILE_WORDS = 4096, 32768
@@ -20,6 +28,8 @@ TILE_TOKENS, TILE_WORDS = 4096, 32768
 def plain_loss(t: Tape, hidden: Tensor, head: Weight, shape: ModelShape) -> tuple[Tensor, Storage]:
     """(log-probabilities, the outputs' logits): transformers' ForCausalLMLoss."""
     logits = op.linear(t, hidden, head, shape.vocab_size)
+    if shape.config.get("logit_scale") or shape.config.get("logits_scaling"):
+        logits = op.scale(t, logits)
     if shape.logit_softcap:
         logits = op.scale(t, op.unary(t, op.scale(t, logits), saves_output=True))
     scores = op.cast(t, logits, "float32")
@@ -82,6 +92,3 @@ def _labelled(t: Tape, hidden: Tensor) -> Tensor:
         return (like(t, grad),)
 
     return attach(t, out, run, hidden)
-
-
-Norm = Callable[[Tensor], Tensor]

@@ -7,7 +7,16 @@ is dropped where another is at least as large in every size component.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loracle.estimate.tape import KINDS, Size, Tape, Tensor, backward, checkpoint, leaf, like
+from loracle.estimate.decoder.tape import (
+    KINDS,
+    Size,
+    Tape,
+    Tensor,
+    backward,
+    checkpoint,
+    leaf,
+    like,
+)
 
 ZERO: Size = (0.0, 0.0, 0.0)
 Point = tuple[Size, ...]  # one size per kind, in the order of KINDS

@@ -4,7 +4,7 @@ PyTorch frees a tensor when the last reference goes, and the graph holds what th
 will need. This module does the same with tensors that have no values: each operation below
 allocates what its CUDA kernel allocates, saves what its autograd formula saves
 (tools/autograd/derivatives.yaml) and follows CUDA's autocast lists (ATen/autocast_mode.h). A
-layer written with these operations in the order of transformers' code (`estimate/layers.py`)
+layer written with these operations in the order of transformers' code (`decoder/layers.py`)
 therefore yields its saved activations and its peak from first principles, in microseconds.
 
 A size is a triple: bytes that do not depend on the batch, bytes per token, and bytes per token
@@ -155,7 +155,7 @@ def view(tape: Tape, x: Tensor) -> Tensor:
 # --- saved tensors and checkpoints ---------------------------------------------------------------
 
 
-class StopRecompute(Exception):  # noqa: N818 - torch's name for the same signal
+class StopRecompute(Exception):
     """Everything that the backward pass needs is there again."""
 
 

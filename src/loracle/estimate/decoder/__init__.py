@@ -1,0 +1,1 @@
+"""Decoders without values: layers that log what they would allocate on a card."""

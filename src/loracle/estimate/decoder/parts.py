@@ -1,0 +1,229 @@
+"""Which parts a setup has, each run once on the tape and remembered.
+
+Profiles do not depend on batch or length (but for a few switches), so a search over knobs pays
+for them once.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from loracle.domain.model import Linear, ModelShape
+from loracle.domain.setup import TrainingSetup
+from loracle.estimate.decoder import heads
+from loracle.estimate.decoder.architectures import final_norm, kinds_of, run_layer
+from loracle.estimate.decoder.layers import Layer
+from loracle.estimate.decoder.profile import Profile, profile_part
+from loracle.estimate.decoder.tape import Storage, Tape, Tensor, Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What of a setup changes a profile; hashable."""
+
+    stream: str
+    dtype: str
+    quant: str | None
+    compute: str
+    autocast: str | None
+    trained: bool
+    targets: frozenset[str]
+    rank: int
+    dropout: float
+    lora_dtype: str
+    dora: bool
+    kernel: str
+    masked: bool
+    checkpointed: bool
+    fused_head: bool
+    short: bool
+
+
+_REMEMBERED = 512
+_profiles: dict[tuple[int, Setting, str], tuple[ModelShape, Profile]] = {}
+
+
+def _remembered(
+    shape: ModelShape, setting: Setting, part: str, make: Callable[[], Profile]
+) -> Profile:
+    """The profile of a part; the entry holds the shape, so that its id stays its own."""
+    key = (id(shape), setting, part)
+    known = _profiles.get(key)
+    if known is None:
+        if len(_profiles) >= _REMEMBERED:
+            _profiles.pop(next(iter(_profiles)))
+        known = _profiles[key] = (shape, make())
+    return known[1]
+
+
+def setting_of(setup: TrainingSetup, capability: tuple[int, int]) -> Setting:
+    """The part of a setup that profiles depend on."""
+    lora = setup.lora if setup.method != "full" else None
+    upcast = setup.kbit_upcast and setup.quant is not None
+    kernel = attention_kernel(setup, capability)
+    return Setting(
+        stream="float32" if upcast else setup.base_dtype,
+        dtype=setup.base_dtype,
+        quant=setup.quant,
+        compute=setup.autocast or setup.base_dtype,
+        autocast=setup.autocast,
+        trained=setup.method == "full",
+        targets=frozenset(setup.model.targets(lora.targets)) if lora else frozenset(),
+        rank=lora.rank if lora else 0,
+        dropout=lora.dropout if lora else 0.0,
+        lora_dtype=lora.dtype if lora else "float32",
+        dora=lora.use_dora if lora else False,
+        kernel=kernel,
+        masked=setup.packing and kernel != "eager" and setup.attention == "sdpa",
+        checkpointed=setup.gradient_checkpointing,
+        fused_head=setup.fused_head,
+        short=setup.micro_step_tokens < heads.TILE_TOKENS,
+    )
+
+
+def attention_kernel(setup: TrainingSetup, capability: tuple[int, int]) -> str:
+    """cudnn, flash, efficient or eager: what scaled_dot_product_attention chooses on a card."""
+    if setup.attention == "eager" or setup.model.model_type in ("gpt_oss", "bloom", "mpt"):
+        return "eager"  # these models have no other path
+    if setup.attention == "flash_attention_2":
+        return "flash"
+    if capability[0] in (9, 10) and setup.model.head_dim <= 256:
+        return "cudnn"
+    if capability >= (8, 0) and setup.model.head_dim <= 256:
+        return "flash"
+    return "efficient"
+
+
+def layer_profiles(
+    setup: TrainingSetup, capability: tuple[int, int]
+) -> tuple[list[Profile], list[int]]:
+    """(profiles of the kinds of layer, the kind of each layer from first to last)."""
+    shape, setting = setup.model, setting_of(setup, capability)
+    kinds = kinds_of(shape)
+    window = shape.sliding_window
+    cut = window is not None and setup.seq_len > window and setting.kernel not in ("eager", "flash")
+    if setup.attention == "flash_attention_2":
+        cut = False  # the kernel knows windows
+    names = list(dict.fromkeys(kinds))
+    profiles = []
+    checkpoints = setup.checkpoint_every if setting.checkpointed else 1
+    for kind in names:
+        masked = setting.masked or (cut and kind == "sliding_attention")
+        mine = replace(setting, masked=masked)
+        profiles.append(_layer_profile(shape, mine, kind))
+    order = [names.index(kind) for kind in kinds]
+    if checkpoints == 1:
+        return profiles, order
+    plain = replace(setting, checkpointed=False)
+    size = len(names)
+    for kind in names:
+        masked = setting.masked or (cut and kind == "sliding_attention")
+        profiles.append(_layer_profile(shape, replace(plain, masked=masked), kind))
+    return profiles, [
+        at if (index + 1) % checkpoints == 0 else size + at for index, at in enumerate(order)
+    ]
+
+
+def _layer_profile(shape: ModelShape, setting: Setting, kind: str) -> Profile:
+    def make() -> Profile:
+        layer = _layer(shape, setting, kind)
+        return profile_part(
+            layer.tape, shape.hidden_size, setting.stream, lambda x: run_layer(layer, x, kind),
+            checkpointed=setting.checkpointed,
+        )  # fmt: skip
+
+    return _remembered(shape, setting, kind, make)
+
+
+def _layer(shape: ModelShape, setting: Setting, kind: str) -> Layer:
+    rows = rows_of(shape, kind)
+    heads_here, kv_heads, head_dim = _heads(shape, rows)
+    return Layer(
+        tape=Tape(setting.autocast),
+        shape=shape,
+        rows=rows,
+        targets=setting.targets,
+        stream=setting.stream,
+        dtype=setting.dtype,
+        quant=setting.quant,
+        compute=setting.compute,
+        trained=setting.trained,
+        rank=setting.rank,
+        dropout=setting.dropout,
+        lora_dtype=setting.lora_dtype,
+        dora=setting.dora,
+        kernel=setting.kernel,
+        masked=setting.masked,
+        heads=heads_here,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+    )
+
+
+def rows_of(shape: ModelShape, kind: str) -> dict[str, Linear]:
+    """The Linear rows of one kind of layer by the names that its code uses.
+
+    A leaf name that stands twice is told apart by its parent (`attn.c_proj`, `mlp.c_proj`);
+    shared experts go under `shared.`; of two shapes of one path (Gemma 4) the first belongs to
+    sliding, the second to full attention.
+    """
+    rows: dict[str, Linear] = {}
+    paths: dict[str, int] = {}
+    leaves = [row.path.rsplit(".", 2)[-2:] for row in shape.linears if row.role != "head"]
+    twice = {leaf[-1] for leaf in leaves if sum(other[-1] == leaf[-1] for other in leaves) > 1}
+    full = kind == "full_attention"
+    has_two = len({row.path for row in shape.linears}) < len(shape.linears)
+    for row in shape.linears:
+        if row.role == "head":
+            continue
+        seen = paths[row.path] = paths.get(row.path, 0) + 1
+        if has_two and not full and seen > 1:
+            continue
+        name = row.name
+        if ".shared_expert" in row.path and row.name != "shared_expert_gate":
+            name = f"shared.{row.name}"
+        elif row.name in twice and not has_two and not shape.num_experts:
+            name = ".".join(row.path.rsplit(".", 2)[-2:])
+        rows[name] = row
+    if has_two and full and not any(r.name == "v_proj" and r.count < shape.num_layers // 2
+                                    for r in shape.linears):  # fmt: skip
+        rows.pop("v_proj", None)
+    return rows
+
+
+def _heads(shape: ModelShape, rows: Mapping[str, Linear]) -> tuple[int, int, int]:
+    """Query heads, key-value heads and head size of these rows."""
+    if shape.model_type != "gemma4_text":
+        return shape.num_heads, shape.num_kv_heads, shape.head_dim
+    dim = rows["q_proj"].out_features // shape.num_heads
+    return shape.num_heads, rows["k_proj"].out_features // dim, dim
+
+
+def head_profile(setup: TrainingSetup, capability: tuple[int, int] = (8, 0)) -> Profile:
+    """The last norm, the output head and the loss."""
+    shape, setting = setup.model, setting_of(setup, capability)
+    return _remembered(shape, setting, "head", lambda: _head(shape, setting))
+
+
+def _head(shape: ModelShape, setting: Setting) -> Profile:
+    layer = _layer(shape, setting, "full_attention")
+    t = layer.tape
+    head = Weight(t, float(shape.embedding_params), setting.stream, setting.trained)
+    outputs: list[object] = []
+
+    def run(x: Tensor) -> Tensor:
+        normed = final_norm(layer, x)
+        if setting.fused_head:
+            return heads.fused_loss(t, normed, head, shape, setting.short)
+        scores, logits = heads.plain_loss(t, normed, head, shape)
+        outputs.append(logits)
+        return scores
+
+    def convert() -> None:
+        """accelerate's convert_outputs_to_fp32, then the trainer lets go of the outputs."""
+        if outputs and setting.autocast:
+            copy = Storage(t, (0.0, 4.0 * shape.vocab_size, 0.0), "logits")
+            outputs.clear()
+            del copy
+        outputs.clear()
+
+    return profile_part(t, shape.hidden_size, setting.stream, run, after_forward=convert)
