@@ -44,6 +44,8 @@ def recipe_hash(recipe: Recipe) -> str:
     document = recipe.model_dump(mode="json", exclude=_NOT_LEARNED)
     for name in _NOT_LEARNED_TRAINING:
         document["training"].pop(name)
+    for name in ("train", "eval"):  # the files have hashes of their own
+        document["data"].pop(name)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
@@ -51,7 +53,7 @@ def recipe_changes(before: Mapping[str, object], recipe: Recipe) -> list[str]:
     """Keys that decide the weights and differ from an earlier resolved recipe: `key: old -> new`."""
     new = recipe.model_dump(mode="json", exclude=_NOT_LEARNED)
     flat_old, flat_new = _flat(before), _flat(new)
-    skipped = {f"training.{name}" for name in _NOT_LEARNED_TRAINING}
+    skipped = {f"training.{name}" for name in _NOT_LEARNED_TRAINING} | {"data.train", "data.eval"}
     return [
         f"{key}: {flat_old.get(key)} -> {value}"
         for key, value in flat_new.items()

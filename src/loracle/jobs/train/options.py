@@ -24,6 +24,7 @@ class Options:
     then: str | None = None
     smoke: bool = False
     merges: bool = True
+    changed_ok: bool = False
 
     def document(self) -> dict[str, object]:
         """Plain data."""

@@ -12,6 +12,7 @@ from loracle.errors import InputError, MachineError, MissingExtra, RunError
 from loracle.estimate.storage import checkpoint_bytes, merged_bytes
 from loracle.jobs.train.data import Counts
 from loracle.jobs.train.options import REPORTERS
+from loracle.units import GB, GIB
 
 
 
@@ -45,8 +46,10 @@ def check_memory(needed: Range, free_bytes: int, *, adapts: bool) -> list[Findin
     Raises MachineError E052 where even the likely value does not fit, unless the run may adapt.
     """
     values: dict[str, object] = {
-        "likely_bytes": needed.likely, "high_bytes": needed.high, "free_bytes": free_bytes,
-    }  # fmt: skip
+        "likely_gib": round(needed.likely / GIB, 1),
+        "high_gib": round(needed.high / GIB, 1),
+        "free_gib": round(free_bytes / GIB, 1),
+    }
     if needed.likely > free_bytes and not adapts:
         raise MachineError(
             "error.train.memory", code="E052",
@@ -78,8 +81,8 @@ def check_disk(folder: Path, setup: TrainingSetup, keep: int, *, merges: bool) -
     if free < needed:
         raise MachineError(
             "error.train.disk", code="E053", hints=("hint.train.keep_fewer", "hint.train.no_merge"),
-            path=str(folder), needed_bytes=needed, free_bytes=free, checkpoint_bytes=one,
-            merged_bytes=merged, keep=keep,
+            path=str(folder), needed_gb=round(needed / GB, 1), free_gb=round(free / GB, 1),
+            checkpoint_gb=round(one / GB, 2), merged_gb=round(merged / GB, 1), keep=keep,
         )  # fmt: skip
 
 

@@ -145,6 +145,7 @@ class _Training:
         self._event("started", step=checkpoint.step if checkpoint else 0, **self._start_facts())
         self._load_tokenizer()
         train, evaluation = self._prepare_data()
+        self._check_same_data(train, evaluation)
         self._write_facts(train, evaluation)
         model, flat = self._load_model()
         return self._train(model, flat, train, evaluation, checkpoint)
@@ -238,6 +239,22 @@ class _Training:
             self._report(preflight.check_counts(one.counts, training.seq_len))
             prepared.append(one)
         return prepared[0], prepared[1]
+
+    def _check_same_data(self, train: Any, evaluation: Any) -> None:
+        """A resume repeats the order of the rows, so the rows must be the same."""
+        before = self.known.get("data")
+        if not self.resume or not isinstance(before, dict) or self.options.changed_ok:
+            return
+        for name, one in (("train", train), ("eval", evaluation)):
+            if name not in before or one is None:
+                continue
+            old = [file["sha256"] for file in before[name]["files"]]
+            if old != [file["sha256"] for file in one.files]:
+                path = one.files[0]["path"]
+                raise RunError(
+                    "error.train.data_changed", code="E067", hint="hint.train.recipe_changed",
+                    name=self.run.name, path=path,
+                )  # fmt: skip
 
     def _load_model(self) -> tuple[Any, bool]:
         import torch
@@ -391,5 +408,3 @@ def spent_before(run: RunFolder) -> Decimal:
     """Money of earlier starts."""
     return Decimal(str(run.status().get("spent") or "0"))
 
-
-__all__ = ["Outcome", "Recipe", "main", "train_run"]

@@ -1,0 +1,165 @@
+"""`loracle train`: start a run or go on with one, and follow it until Ctrl-C or its end."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from loracle import words
+from loracle.cli.output import Output
+
+if TYPE_CHECKING:
+    from loracle.domain.recipe import Recipe
+    from loracle.jobs.runs import RunFolder
+    from loracle.jobs.train.options import Options
+
+_help = "help.train_flag"
+
+
+def run(
+    recipe: str = typer.Argument(None, metavar="[RECIPE]", help=words.text(f"{_help}.recipe")),
+    name: str = typer.Option(None, "--name", help=words.text(f"{_help}.name")),
+    resume: str = typer.Option(None, "--resume", metavar="RUN", help=words.text(f"{_help}.resume")),
+    plan: str = typer.Option(None, "--plan", metavar="FILE", help=words.text(f"{_help}.plan")),
+    foreground: bool = typer.Option(
+        False, "--foreground", help=words.text(f"{_help}.foreground")
+    ),
+    detach: bool = typer.Option(False, "--detach", "-d", help=words.text(f"{_help}.detach")),
+    budget: str = typer.Option(None, "--budget", help=words.text(f"{_help}.budget")),
+    price: str = typer.Option(None, "--price", help=words.text(f"{_help}.price")),
+    mirror: str = typer.Option(None, "--mirror", metavar="URL", help=words.text(f"{_help}.mirror")),
+    on_oom: str = typer.Option(None, "--on-oom", help=words.text(f"{_help}.on_oom")),
+    reporters: list[str] = typer.Option(  # noqa: B008
+        [], "--report-to", help=words.text(f"{_help}.reporter")
+    ),
+    then: str = typer.Option(None, "--then", metavar="CMD", help=words.text(f"{_help}.then")),
+    assignments: list[str] = typer.Option(  # noqa: B008
+        [], "--set", metavar="KEY=VALUE", help=words.text(f"{_help}.set")
+    ),
+    allow_changed: bool = typer.Option(
+        False, "--allow-changed", help=words.text(f"{_help}.allow_changed")
+    ),
+    smoke: bool = typer.Option(False, "--smoke", help=words.text(f"{_help}.smoke")),
+    no_merge: bool = typer.Option(False, "--no-merge", help=words.text(f"{_help}.no_merge")),
+    as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
+    quiet: bool = typer.Option(False, "-q", "--quiet", help=words.text("help.quiet")),
+) -> None:
+    """Train; exit 0 when finished or stopped as asked, 1 where a run ended for another reason."""
+    from pathlib import Path
+
+    from loracle.errors import InputError
+    from loracle.jobs.train.launch import is_launched, start
+
+    output = Output("json" if as_json else "quiet" if quiet else "human")
+    given = {
+        "on_oom": on_oom, "reporters": tuple(reporters) or None, "mirror": mirror, "then": then,
+        "smoke": smoke or None, "merges": False if no_merge else None, **_money(budget, price),
+    }  # fmt: skip
+    if on_oom not in (None, "stop", "adapt"):
+        raise InputError("error.train.on_oom", code="E011", value=on_oom)
+    if recipe is None and resume is None:
+        raise InputError("error.missing_file", code="E013", path="recipe.yaml")
+    wanted = _recipe(recipe, assignments) if recipe is not None else None
+    made: RunFolder | None = None
+    if not is_launched() or _is_first():
+        if resume is not None:
+            made = _resumed(resume, wanted, given, allow_changed)
+        else:
+            assert wanted is not None
+            text = Path(plan).read_text("utf-8") if plan else None
+            made = _created(wanted, given, name, text)
+    if foreground or is_launched():
+        raise SystemExit(_in_this_process(made, resume is not None))
+    assert made is not None
+    pid = start(made, resume=resume is not None)
+    if detach:
+        _say_started(output, made)
+        return
+    from loracle.cli.train_screen import follow_run
+
+    _say_started(output, made)
+    raise SystemExit(follow_run(output, made, pid=pid))
+
+
+def _recipe(path: str, assignments: list[str]) -> "Recipe":
+    from loracle.cli.recipe_file import overrides_of, read_recipe_file
+
+    return read_recipe_file(path, overrides_of(assignments)).recipe
+
+
+def _created(
+    recipe: "Recipe", given: dict[str, object], name: str | None, plan: str | None
+) -> "RunFolder":
+    from loracle.jobs.train.launch import create_run
+
+    return create_run(recipe, _options({}, given), name=name, plan=plan)
+
+
+def _resumed(
+    text: str, recipe: "Recipe | None", given: dict[str, object], allow_changed: bool
+) -> "RunFolder":
+    from pathlib import Path
+
+    from loracle.jobs.runs import open_run
+    from loracle.jobs.train.launch import prepare_resume
+    from loracle.jobs.train.mirror import fetch_run
+
+    parent = Path(recipe.save.folder if recipe else "runs")
+    run = fetch_run(text, parent) if "://" in text else open_run(text, parent)
+    stored = run.read_facts().get("options")
+    options = _options(stored if isinstance(stored, dict) else {}, given)
+    prepare_resume(run, recipe, options=options, changed_ok=allow_changed)
+    return run
+
+
+def _options(stored: dict[str, object], given: dict[str, object]) -> "Options":
+    from loracle.jobs.train.options import Options
+
+    asked = {key: value for key, value in given.items() if value is not None}
+    return Options.of({**stored, **asked, "changed_ok": False})
+
+
+def _money(budget: str | None, price: str | None) -> dict[str, object]:
+    """Budget and price in one currency; a price by the month is spread over its hours."""
+    from decimal import Decimal
+
+    from loracle.domain.offer import HOURS_IN_TERM
+    from loracle.errors import InputError
+    from loracle.units import parse_money
+
+    found: dict[str, object] = {}
+    if price is not None:
+        amount, currency, period = parse_money(price)
+        if period not in HOURS_IN_TERM:
+            raise InputError("error.unit", code="E011", hint="hint.unit.money", text=price)
+        found = {"price_per_hour": amount / Decimal(HOURS_IN_TERM[period]), "currency": currency}
+    if budget is not None:
+        amount, currency, _ = parse_money(budget)
+        if found and found["currency"] != currency:
+            raise InputError(
+                "error.currency_mix", code="E016", left=found["currency"], right=currency
+            )
+        found |= {"budget": amount, "currency": currency}
+    return found
+
+
+def _in_this_process(made: "RunFolder | None", resume: bool) -> int:
+    from loracle.jobs.train.launch import is_launched, shared_run
+    from loracle.jobs.train.process import main
+
+    run = shared_run(made) if is_launched() else made
+    assert run is not None
+    return main([str(run.path), "--resume"] if resume else [str(run.path)])
+
+
+def _is_first() -> bool:
+    from loracle.jobs.train.process import is_main
+
+    return is_main()
+
+
+def _say_started(output: Output, run: "RunFolder") -> None:
+    if output.mode == "json":
+        output.json({"schema": "loracle.run/1", "name": run.name, "path": str(run.path)})
+        return
+    output.line(output.text("train.started", name=run.name))
+    output.note(output.text("train.follow", name=run.name))
