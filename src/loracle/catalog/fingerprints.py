@@ -46,11 +46,11 @@ def load_fingerprints() -> tuple[Fingerprint, ...]:
 
 
 def find_fingerprint(card_id: str) -> Fingerprint:
-    """The card with this id; raises CatalogError E034."""
+    """The card with this id; raises CatalogError E038."""
     for one in load_fingerprints():
         if one.id == card_id:
             return one
-    raise CatalogError("error.no_fingerprint", code="E034", hint="hint.fingerprint", name=card_id)
+    raise CatalogError("error.no_fingerprint", code="E038", hint="hint.fingerprint", name=card_id)
 
 
 def by_device_id(device_id: str | None) -> Fingerprint | None:
@@ -78,7 +78,7 @@ def by_driver_name(name: str | None, memory_bytes: int | None = None) -> Fingerp
 def sold_as(text: str) -> SoldAs:
     """What an offer such as `A100 40G`, `2x RTX 4090 48GB` or `A100 MIG 1g.5gb` claims.
 
-    Raises CatalogError E034 where no card answers to the words. Several may: `A100 40G` is the
+    Raises CatalogError E038 where no card answers to the words. Several may: `A100 40G` is the
     PCIe and the SXM board.
     """
     count = _COUNT.match(text)
@@ -94,7 +94,7 @@ def sold_as(text: str) -> SoldAs:
     if not matched and part:
         matched = closest  # a part is smaller than any whole card
     if not matched:
-        raise CatalogError("error.no_fingerprint", code="E034", hint="hint.fingerprint", name=text)
+        raise CatalogError("error.no_fingerprint", code="E038", hint="hint.fingerprint", name=text)
     return SoldAs(
         text=text, fingerprints=tuple(matched), memory_gib=memory, part=part,
         num_gpus=int(count[1]) if count else None,
@@ -168,6 +168,7 @@ def _fingerprint(row: Mapping[str, object], sources: Mapping[str, str]) -> Finge
         nvlink_bytes_per_s=(
             _float(row["nvlink_gb_per_s"]) * 1e9 if "nvlink_gb_per_s" in row else None
         ),
+        gpu_ids=_texts(row["gpus"]) if "gpus" in row else (str(row["id"]),),
         note=str(row.get("note", "")),
         sources=known,
     )

@@ -53,6 +53,7 @@ class Fingerprint:
     l2_bytes: int | None = None
     nvlink_links: int = 0
     nvlink_bytes_per_s: float | None = None  # one way, all links
+    gpu_ids: tuple[str, ...] = ()  # rows of the card catalog that it may be
     note: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)  # topic -> citation
 

@@ -78,7 +78,10 @@ def observe(
     idle = machine.ask("idle", lambda: source.probe("idle", seconds=options.idle_seconds)) or {}
     progress("cuda")
     cuda = machine.ask("cuda", lambda: source.probe("cuda")) or {}
-    software = machine.ask("software", lambda: source.probe("software")) or {}
+    software: Mapping[str, Any] = {}
+    if cuda.get("available"):
+        progress("software")
+        software = machine.ask("software", lambda: source.probe("software")) or {}
     cards = [
         _card(source, index, by_nvml.get(index), idle, cuda, options, progress)
         for index in _indices(indices, cuda)

@@ -32,29 +32,29 @@ def shipped() -> tuple[Path, ...]:
 
 
 def find_recording(name: str) -> Path:
-    """A file, or a shipped recording by name; raises InputError E018."""
+    """A file, or a shipped recording by name; raises InputError E070."""
     for path in (Path(name), SHIPPED / name, SHIPPED / f"{name}.yaml"):
         if path.is_file():
             return path
     known = ", ".join(path.stem for path in shipped())
     raise InputError(
-        "error.no_recording", code="E018", hint="hint.recordings", path=name, names=known
+        "error.no_recording", code="E070", hint="hint.recordings", path=name, names=known
     )
 
 
 def load_recording(path: Path) -> dict[str, Any]:
-    """The recording with what it is based on merged in; raises InputError E018, E019."""
+    """The recording with what it is based on merged in; raises InputError E070, E071."""
     try:
         document = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(
-            "error.bad_recording", code="E019", path=path.name, reason=str(error).split("\n")[0]
+            "error.bad_recording", code="E071", path=path.name, reason=str(error).split("\n")[0]
         ) from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise InputError("error.bad_recording", code="E019", path=path.name, reason=f"no {SCHEMA}")
+        raise InputError("error.bad_recording", code="E071", path=path.name, reason=f"no {SCHEMA}")
     if strange := sorted(set(document) - _KEYS):
         raise InputError(
-            "error.bad_recording", code="E019", path=path.name, reason=", ".join(strange)
+            "error.bad_recording", code="E071", path=path.name, reason=", ".join(strange)
         )
     base = document.pop("based_on", None)
     if base is None:

@@ -72,7 +72,7 @@ def _ram(case: Case) -> Check:
         means = say("means.ram_below_card", ram_bytes=each)
     return Check(
         code=code, group=GROUP, status=status,
-        found=say("found.ram", ram_bytes=each, listed_bytes=host.ram_listed_bytes or 0),
+        found=say("found.ram", ram_bytes=each, listed_ram_bytes=host.ram_listed_bytes or 0),
         expected=say("expected.ram", ram_bytes=limit.RAM_PASS), source="B-R2", means=means,
         repeat="free -g; cat /sys/fs/cgroup/memory.max",
     )  # fmt: skip
@@ -109,18 +109,18 @@ def _disk_space(case: Case) -> Check:
     if needs and needs.disk_bytes:
         wanted = needs.disk_bytes
         status = "pass" if free >= 1.2 * wanted else "warn" if free >= wanted else "fail"
-        expected, source = say("expected.disk_plan", needed_bytes=wanted), "plan"
-        means = say("means.disk_short", needed_bytes=max(0.0, 1.2 * wanted - free))
+        expected, source = say("expected.disk_plan", needed_disk_bytes=wanted), "audit.source.plan"
+        means = say("means.disk_short", needed_disk_bytes=max(0.0, 1.2 * wanted - free))
     else:
         low = free < limit.DISK_FREE_BYTES
         full = free < limit.DISK_FREE_SHARE * total
         status = "fail" if low and full else "warn" if low else "pass"
-        expected = say("expected.disk", free_bytes=limit.DISK_FREE_BYTES)
+        expected = say("expected.disk", free_disk_bytes=limit.DISK_FREE_BYTES)
         source = "LLaMA-Factory #275"
         means = say("means.disk_small")
     return Check(
         code=code, group=GROUP, status=status,
-        found=say("found.disk", free_bytes=free, role=least.role), expected=expected, source=source,
+        found=say("found.disk", free_disk_bytes=free), expected=expected, source=source,
         means=None if status == "pass" else means, repeat="df -h . \"${HF_HOME:-$HOME/.cache}\"",
         by="renter",
     )  # fmt: skip
@@ -139,7 +139,7 @@ def _disk_speed(case: Case) -> Check:
         found=say("found.disk_speed", read_bytes_per_s=read or 0.0, write_bytes_per_s=write or 0.0),
         expected=say("expected.rate", low_bytes_per_s=limit.DISK_PASS),
         means=None if status == "pass" else say("means.slow_disk", load_seconds=15e9 / rate),
-        source="NVMe class; own judgement",
+        source="audit.source.disk",
         repeat="dd if=/dev/zero of=loracle-probe bs=1M count=2048 oflag=direct",
     )  # fmt: skip
 

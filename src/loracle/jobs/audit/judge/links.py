@@ -74,7 +74,7 @@ def _width(card: Card, case: Case, expected: Fingerprint | None) -> Check:
     return Check(
         code=code, group=GROUP, status=status, device=card.index,
         found=say("found.lanes", lanes=now), expected=say("expected.lanes", lanes=wanted),
-        means=means, source="data sheet", repeat="nvidia-smi -q | grep -A8 'GPU Link Info'",
+        means=means, source="audit.source.sheet", repeat="nvidia-smi -q | grep -A8 'GPU Link Info'",
     )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def _generation(card: Card, expected: Fingerprint | None) -> Check:
         code=code, group=GROUP, status=status, device=card.index,
         found=say("found.generation", generation=now),
         expected=say("expected.generation", generation=wanted if wanted < 99 else now),
-        means=means, source="the lesser of card and slot",
+        means=means, source="audit.source.link",
         repeat="nvidia-smi -q | grep -A8 'GPU Link Info'",
     )  # fmt: skip
 

@@ -133,7 +133,7 @@ def _power_limit(card: Card) -> Check:
         found=say("found.watts", limit_watts=now / 1000),
         expected=say("expected.watts", limit_watts=default / 1000),
         means=None if status == "pass" else say("means.power_cap", share=share),
-        source="NVML default limit", repeat="nvidia-smi -q -d POWER",
+        source="audit.source.power", repeat="nvidia-smi -q -d POWER",
     )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _drop(card: Card) -> Check:
                   soak_seconds=soak.seconds[-1]),
         expected=say("expected.share_at_least", share=limit.SOAK_PASS),
         means=None if status == "pass" else say("means.soak_drop", loss_share=1 - share),
-        source="median of seconds 5-15 against the last minute", repeat="loracle audit --soak 600",
+        source="audit.source.soak", repeat="loracle audit --soak 600",
     )  # fmt: skip
 
 

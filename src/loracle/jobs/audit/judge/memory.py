@@ -90,7 +90,7 @@ def _plan(card: Card, case: Case) -> Check:
         expected=say("expected.needs", needed_bytes=needed),
         means=say("means.plan_fits" if status == "pass" else "means.plan_tight" if status == "warn"
                   else "means.plan_too_big", needed_bytes=needed),
-        source="plan", repeat="loracle plan RECIPE",
+        source="audit.source.plan", repeat="loracle plan RECIPE",
     )  # fmt: skip
 
 

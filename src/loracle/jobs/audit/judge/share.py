@@ -201,7 +201,7 @@ def _timing(card: Card) -> Check:
             gaps=len(timing.gaps_ms), launches=len(timing.durations_us),
         ),
         expected=say("expected.timing", spread=limit.TIMING_CV_PASS, lost_share=limit.LOST_WARN),
-        means=means, source="NVIDIA time-slice lengths 2, 10, 30 ms; threshold is ours",
+        means=means, source="audit.source.timing",
         repeat="loracle audit --quick",
     )  # fmt: skip
 
