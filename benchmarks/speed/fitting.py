@@ -99,9 +99,7 @@ class Fitting:
         relative = np.abs(np.expm1(errors))
         sources = sorted({run.source for run in self.runs})
         return float(
-            np.mean(
-                [np.median(relative[self.rows(lambda r, s=s: r.source == s)]) for s in sources]
-            )
+            np.mean([np.median(relative[self.rows(lambda r, s=s: r.source == s)]) for s in sources])
         )
 
 

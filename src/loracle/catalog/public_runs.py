@@ -33,7 +33,8 @@ class PublicRun:
     """One published speed. `left_out` holds the reason where it is not judged, else None."""
 
     index: int  # line in the file, from 0
-    card: str  # as printed
+    model: str  # as printed, like the card
+    card: str
     gpu: Gpu
     node: Node | None
     setup: TrainingSetup
@@ -61,6 +62,7 @@ def _run(index: int, row: dict[str, Any], table: dict[str, Any]) -> PublicRun:
     gpu = find_gpu(_CARDS.get(row["gpu"], row["gpu"]))
     return PublicRun(
         index=index,
+        model=row["model"],
         card=row["gpu"],
         gpu=gpu,
         node=_node(row, gpu),

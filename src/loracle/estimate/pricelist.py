@@ -14,6 +14,11 @@ from loracle.estimate.rates import RATES, Rates, architecture
 from loracle.estimate.stacks import PLAIN, Stack
 
 
+# Tiles of a matrix product (rows, columns) and their cost: elements, and how much slower a small
+# tile is than a large one, whose operands are read once for more products.
+TILES = ((256, 128, 32768.0), (128, 128, 16384 * 1.06), (128, 64, 8192 * 1.2), (64, 64, 4096 * 1.5))
+
+
 @dataclass(slots=True)
 class Bill:
     """Seconds of one optimizer step on one card, by kind of operation and by phase."""
@@ -45,6 +50,7 @@ class PriceList:
         best = gpu.gemm_flops_per_s
         self.half = best.get(gpu.training_dtype, max(best.values())) * fraction
         self.single = best.get("float32", self.half / 8) * fraction
+        self.num_sms = max(1, round((gpu.num_sms or 100) * fraction))
         self.bandwidth = gpu.bandwidth_bytes_per_s * rates.bandwidth_share * fraction
         self.unpacking = gpu.bandwidth_bytes_per_s * rates.dequant_share * fraction
         older = (
@@ -70,9 +76,7 @@ class PriceList:
         """Busy time of the card for one run of an operation."""
         least = self.rates.kernel_s * op.launches
         if op.kind == "gemm":
-            rate = self.single if op.dtype == "float32" else self.half
-            work = op.flops / (rate * self.rates.gemm_share) + self.rates.gemm_ramp_s
-            return max(work, op.bytes / self.bandwidth, least)
+            return max(self._gemm(op), least)
         if op.kind == "attention":
             rate = self.attention[op.phase == "backward"]
             if op.name == "masked":
@@ -82,13 +86,32 @@ class PriceList:
             return max(op.bytes / self.unpacking, least)
         return max(op.bytes / self.bandwidth, least)
 
+    def _gemm(self, op: Op) -> float:
+        """Whole waves of tiles over the multiprocessors, by the tile that wastes least."""
+        rate = (self.single if op.dtype == "float32" else self.half) * self.rates.gemm_share
+        streaming = op.bytes / self.bandwidth
+        if streaming > 2 * op.flops / rate:  # an adapter's thin product: no tile matters
+            return streaming
+        m, n, k = op.shape
+        waves = min(
+            -(-(-(-m // high) * -(-n // wide)) // self.num_sms) * cost for high, wide, cost in TILES
+        )
+        return max(streaming, waves * self.num_sms * 2.0 * k / rate + self.rates.gemm_ramp_s)
+
     def bill(self, ops: Iterable[Op]) -> Bill:
         """Everything together."""
         by_kind: dict[str, float] = {}
         card: dict[str, float] = {}
         host: dict[str, float] = {}
+        last: Op | None = None
+        once = 0.0
         for op in ops:
-            took = self.seconds(op) * op.count
+            # Recomputation follows its forward twin, at the same price.
+            twin = last is not None and op.phase == "recompute" and op.bytes == last.bytes
+            if not (twin and last is not None and op.kind == last.kind and op.flops == last.flops):
+                once = self.seconds(op)
+            last = op
+            took = once * op.count
             by_kind[op.kind] = by_kind.get(op.kind, 0.0) + took
             card[op.phase] = card.get(op.phase, 0.0) + took
             host[op.phase] = (
