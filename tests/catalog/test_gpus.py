@@ -51,6 +51,9 @@ def test_card_is_consistent(gpu):
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.id)
 def test_every_value_of_a_card_has_a_source_and_a_date(gpu):
     fields = ["memory_bytes", "usable_bytes", "context_bytes", "bandwidth_bytes_per_s", "num_sms"]
+    fields += ["compute_capability", "pcie_generation", "tdp_watts", "min_driver", "min_cuda"]
+    fields += ["nvlink_bytes_per_s"] if gpu.nvlink_bytes_per_s else []
+    fields += ["mig_profiles"] if gpu.mig_profiles else []
     fields += [f"gemm_flops_per_s.{dtype}" for dtype in gpu.gemm_flops_per_s]
     fields += [f"peak_flops_per_s.{dtype}" for dtype in gpu.peak_flops_per_s]
     for field in fields:

@@ -13,7 +13,7 @@ from loracle.catalog.gpus import find_gpu
 from loracle.catalog.offer_file import OfferRow, offer_of, rows_of, text_of
 from loracle.catalog.offers import add_quote, find_offer, load_offers, remove_quote
 from loracle.domain.offer import PROVENANCE, TERMS
-from loracle.errors import CatalogError
+from loracle.errors import CatalogError, InputError, LoracleError
 from loracle.estimate.money import offered_terms, period_price
 from loracle.units import GB, GIB
 
@@ -193,15 +193,22 @@ def test_a_folder_that_cannot_be_written_is_one_error(tmp_path):
     ],
 )
 def test_a_wrong_value_is_named(old, new, key):
-    with pytest.raises(CatalogError) as caught:
+    with pytest.raises(InputError) as caught:
         row(QUOTE.replace(old, new))
     assert caught.value.code == "E035"
     assert str(caught.value.values["key"]).startswith(key)
 
 
+def test_every_wrong_value_of_a_file_is_told():
+    with pytest.raises(InputError) as caught:
+        row(QUOTE.replace("amount: 1900", "amount: 0").replace("source: a chat", "colour: red"))
+    keys = {str(problem.values["key"]) for problem in caught.value.problems}
+    assert keys == {"prices.0.amount", "source", "colour"}
+
+
 @pytest.mark.parametrize("document", [None, [], "text", 3, {"offers": []}, {"offers": "none"}])
 def test_what_is_no_offer_at_all(document):
-    with pytest.raises(CatalogError, match="E035"):
+    with pytest.raises(LoracleError, match="E035"):
         rows_of(document, "quote.yaml")
 
 

@@ -121,6 +121,7 @@ def _as_row(card: UserCard) -> dict[str, Any]:
             row[key] = [row[key], _OWN]
     for key in ("peak_tflops", "gemm_tflops"):
         row[key] = {dtype: [rate, _OWN] for dtype, rate in row.get(key, {}).items()}
+    row["facts_source"] = row["driver_source"] = _OWN
     row.setdefault("usable_gib", [usable_gib(card.memory_mib), _RULE])
     row.setdefault("context_mib", [context_mib(card.num_sms), _RULE])
     return row

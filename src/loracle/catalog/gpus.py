@@ -130,6 +130,8 @@ def gpu_from_row(row: Mapping[str, Any], sources: Mapping[str, Sourced]) -> Gpu:
     def optional(field: str, key: str, unit: float = 1) -> float | None:
         return take(field, row[key], unit) if key in row else None
 
+    for field in ("compute_capability", "pcie_generation", "pcie_lanes"):
+        births[field] = sources[row["facts_source"]]
     major, minor = row["compute_capability"].split(".")
     num_sms = optional("num_sms", "num_sms")
     driver = sources.get(row.get("driver_source", ""))

@@ -8,9 +8,6 @@ CatalogError, because the person who plans needs the next step and not the stack
 
 import json
 import os
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -132,6 +129,10 @@ def _modelscope_file(model_id: str, name: str, revision: str | None, offline: bo
 
 
 def _modelscope_download(model_id: str, name: str, revision: str) -> bytes:
+    import urllib.error
+    import urllib.parse
+    import urllib.request
+
     domain = os.environ.get("MODELSCOPE_DOMAIN", "www.modelscope.cn")
     base = domain if "://" in domain else f"https://{domain}"
     query = urllib.parse.urlencode({"Revision": revision, "FilePath": name})

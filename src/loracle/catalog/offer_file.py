@@ -16,7 +16,7 @@ from loracle.catalog.gpus import find_gpu
 from loracle.domain.gpu import Node
 from loracle.domain.money import Money
 from loracle.domain.offer import TERMS, AddOn, Discount, Offer, Price
-from loracle.errors import CatalogError, Problem
+from loracle.errors import CatalogError, InputError, Problem
 from loracle.units import GB, GIB
 
 Term = Literal["hour", "day", "week", "month", "quarter", "year"]
@@ -134,7 +134,8 @@ class OfferRow(_Row):
 def rows_of(document: object, path: Path | str) -> tuple[OfferRow, ...]:
     """The offers of a parsed file: one mapping, or a list under `offers`.
 
-    Raises CatalogError E035 with every wrong key of the file as a problem.
+    Raises CatalogError E035 where it holds no offers, InputError E035 with every wrong key of the
+    file as a problem.
     """
     raw = document["offers"] if isinstance(document, dict) and "offers" in document else [document]
     if not isinstance(raw, list) or not raw:
@@ -149,12 +150,9 @@ def rows_of(document: object, path: Path | str) -> tuple[OfferRow, ...]:
         except ValidationError as error:
             problems += _problems(error, entry, index, path)
     if problems:
-        first = problems[0]
-        raise CatalogError(
-            "error.offer.file",
-            code="E035",
-            hint="hint.offer.file",
-            **{**first.values, "others": len(problems) - 1},
+        first: dict[str, Any] = dict(problems[0].values)
+        raise InputError(
+            "error.offer.file", code="E035", hint="hint.offer.file", problems=problems, **first
         )
     return tuple(rows)
 

@@ -26,8 +26,8 @@ def load_offers(*, user_folder: Path | None = None, live: bool = True) -> tuple[
     """Every offer: shipped, then live prices, then the user's, each id once (the last one wins).
 
     `user_folder` holds the user's quotes, by default `offers` in the config folder; `live` says
-    whether the last snapshot of `loracle offers refresh` counts. Raises CatalogError E035 for a
-    broken file and E031 for a quote on a card that is not known.
+    whether the last snapshot of `loracle offers refresh` counts. Raises InputError or CatalogError
+    E035 for a broken file and E031 for a quote on a card that is not known.
     """
     found = {offer.id: offer for offer in _shipped_offers()}
     if live:

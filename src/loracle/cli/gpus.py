@@ -8,7 +8,7 @@ from loracle import words
 from loracle.cli.output import Column, Output
 
 if TYPE_CHECKING:
-    from loracle.domain.gpu import Gpu
+    from loracle.domain.gpu import Gpu, Sourced
 
 _SCHEMA = "loracle.gpu-list/1"
 
@@ -92,9 +92,14 @@ def _card(output: Output, gpu: "Gpu") -> None:
     if gpu.aliases:
         output.line(output.text("gpus.also", names=", ".join(gpu.aliases)))
     output.line()
-    columns = [Column(output.text(f"gpus.{one}")) for one in ("what", "heading_value", "source")]
-    columns[1] = Column(columns[1].heading, right=True)
-    output.table(columns, [_row(output, gpu, *entry) for entry in _values(gpu)])
+    entries = _values(gpu)
+    births = dict.fromkeys(gpu.sources[field] for _, _, field in entries if field in gpu.sources)
+    numbers = {birth: index for index, birth in enumerate(births, start=1)}
+    headings = ("what", "heading_value", "date", "source")
+    output.table(
+        [Column(output.text(f"gpus.{one}"), right=one == "heading_value") for one in headings],
+        [_row(output, gpu, numbers, *entry) for entry in entries],
+    )
     if gpu.mig_profiles:
         output.line()
         output.line(output.text("gpus.mig"))
@@ -112,6 +117,9 @@ def _card(output: Output, gpu: "Gpu") -> None:
     if gpu.notes:
         output.line()
         output.line(gpu.notes)
+    output.line()
+    for birth, number in numbers.items():
+        output.line(f"[{number}] {birth.source}")
 
 
 def _values(gpu: "Gpu") -> list[tuple[str, str, str]]:
@@ -144,13 +152,13 @@ def _values(gpu: "Gpu") -> list[tuple[str, str, str]]:
     return rows
 
 
-def _row(output: Output, gpu: "Gpu", key: str, value: str, field: str) -> list[str]:
-    from textwrap import shorten
-
-    birth = gpu.sources.get(field)
+def _row(
+    output: Output, gpu: "Gpu", numbers: "dict[Sourced, int]", key: str, value: str, field: str
+) -> list[str]:
     kind, _, dtype = key.partition(".")
     label = output.text(f"gpus.value.{kind}", dtype=dtype)
+    birth = gpu.sources.get(field)
     if birth is None:
-        return [label, value, ""]
-    text = birth.source if output.mode == "md" else shorten(birth.source, 60, placeholder=" ...")
-    return [label, value, f"{birth.date}  {text}"]
+        return [label, value, "", ""]
+    measured = output.text("gpus.measured") if birth.measured else ""
+    return [label, value, birth.date, f"[{numbers[birth]}] {measured}".rstrip()]
