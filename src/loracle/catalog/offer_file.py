@@ -161,7 +161,11 @@ def _problems(
     error: ValidationError, entry: object, index: int, path: Path | str
 ) -> Iterator[Problem]:
     name = entry.get("id") if isinstance(entry, dict) else None
-    for one in error.errors():
+    faults = error.errors()
+    inside = {fault["loc"][0] for fault in faults if len(fault["loc"]) > 1}
+    for one in faults:
+        if one["type"] == "too_short" and one["loc"][0] in inside:
+            continue  # pydantic also counts what is left of a list without its wrong items
         key = ".".join(str(part) for part in one["loc"]) or "-"
         yield Problem(
             "error.offer.file",
