@@ -121,7 +121,7 @@ def test_an_hour_against_a_month(loracle):
 
 def test_quiet_and_markdown(loracle):
     _, out, _ = loracle("offers", "-q", "--gpu", "3090")
-    assert out.split() == ["vast-3090", "idc10000-3090", "runpod-3090"]
+    assert out.split() == ["vast-3090", "idc10000-3090", "autodl-3090", "runpod-3090"]
     _, out, _ = loracle("offers", "--gpu", "3090", "--format", "md")
     assert out.startswith("| ID | CARD |")
     _, out, _ = loracle("offers", "quote", "idc10000-a100-40g", "--term", "year", "-q")
@@ -131,7 +131,7 @@ def test_quiet_and_markdown(loracle):
 def test_a_shared_name_filters_for_all_of_its_cards(loracle):
     _, out, _ = loracle("offers", "--gpu", "A100", "-q")
     assert {"idc10000-a100-40g", "lambda-a100-80g"} <= set(out.split())
-    _, out, _ = loracle("offers", "--provider", "autodl", "-q")
+    _, out, _ = loracle("offers", "--provider", "autodl", "--gpu", "4090", "-q")
     assert out == "autodl-4090\n"
 
 
@@ -171,6 +171,21 @@ def test_a_quote_of_ones_own_from_flags(loracle):
     assert loracle("offers", "add", "--file", path, "--replace")[0] == 0
     assert loracle("offers", "remove", "mine")[0] == 0
     assert "E034" in loracle("offers", "remove", "mine")[2]
+
+
+def test_the_schema_of_a_quote_for_editors(loracle):
+    import jsonschema
+
+    _, out, _ = loracle("offers", "add", "--schema")
+    schema = json.loads(out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    quote = {
+        "id": "mine", "provider": "Shop", "gpu": "4090", "as_of": "2026-11-30", "source": "a chat",
+        "prices": [{"term": "month", "amount": "1900"}],
+    }  # fmt: skip
+    jsonschema.validate(quote, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**quote, "colour": "red"}, schema)
 
 
 def test_a_rate_of_ones_own(loracle):

@@ -40,13 +40,18 @@ def add(
     source: str = typer.Option(None, "--source", help=words.text("help.offer.source")),
     notes: str = typer.Option(None, "--notes", help=words.text("help.offer.notes")),
     replace: bool = typer.Option(False, "--replace", help=words.text("help.offer.replace")),
+    schema: bool = typer.Option(False, "--schema", help=words.text("help.offer.schema")),
     as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
     quiet: bool = typer.Option(False, "--quiet", "-q", help=words.text("help.quiet")),
 ) -> None:
     """Keep a quote of your own; from flags, or from a file with one or more offers."""
+    from loracle.catalog.offer_file import OfferRow
     from loracle.catalog.offers import add_quote
     from loracle.cli.today import today
 
+    if schema:
+        Output("json").json(OfferRow.model_json_schema())
+        return
     if file is not None:
         rows = _rows_of_file(file)
     else:
