@@ -18,6 +18,7 @@ TINY = shape_from_config(
 # Linear parameters of one layer: q 64x64, k and v 64x32, o 64x64, gate, up and down 64x128.
 LAYER = 4096 + 2 * 2048 + 4096 + 3 * 8192
 HEAD = 64 * 1000
+ALL = LoraSetup(rank=8, targets="all-linear")
 
 
 def setup(**changes: object) -> TrainingSetup:
@@ -49,11 +50,18 @@ def test_frozen_weights_need_no_gradient_of_their_own():
 
 
 def test_checkpointing_runs_the_layers_again_but_not_the_head():
-    again = gemm_flops(setup(gradient_checkpointing=True), "recompute")
+    again = gemm_flops(setup(gradient_checkpointing=True, lora=ALL), "recompute")
     assert again == 2 * 96 * 2 * LAYER
     assert gemm_flops(setup(), "recompute") == 0
-    half = setup(gradient_checkpointing=True, checkpoint_every=2)
+    half = setup(gradient_checkpointing=True, checkpoint_every=2, lora=ALL)
     assert gemm_flops(half, "recompute") == again / 2
+
+
+def test_recomputation_stops_before_a_last_product_without_adapter():
+    again = gemm_flops(setup(gradient_checkpointing=True), "recompute")
+    assert again == 2 * 96 * 2 * (LAYER - 8192)
+    reentrant = setup(gradient_checkpointing=True, stack="transformers-4")
+    assert gemm_flops(reentrant, "recompute") == 2 * 96 * 2 * LAYER
 
 
 def test_tiled_head_computes_the_logits_twice():
@@ -88,7 +96,7 @@ def test_eager_attention_streams_every_score():
 
 
 def test_each_use_of_a_packed_weight_unpacks_it():
-    packed = setup(method="qlora", quant="nf4", gradient_checkpointing=True)
+    packed = setup(method="qlora", quant="nf4", gradient_checkpointing=True, lora=ALL)
     uses = [op for op in step_ops(packed) if op.kind == "dequant"]
     assert {op.phase for op in uses} == {"forward", "recompute", "backward"}
     assert sum(op.bytes * op.count for op in uses) == pytest.approx(3 * 2 * LAYER * 2.57)
@@ -109,7 +117,9 @@ def test_six_flops_a_parameter_is_what_a_large_model_costs():
             "vocab_size": 256,
         }
     )  # fmt: skip
-    lean = setup(model=shape, gradient_checkpointing=True, lora=LoraSetup(rank=1))
+    lean = setup(
+        model=shape, gradient_checkpointing=True, lora=LoraSetup(rank=1, targets="all-linear")
+    )
     assert flops_per_token(lean) == pytest.approx(6 * shape.num_params, rel=0.02)
 
 

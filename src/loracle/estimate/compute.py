@@ -126,6 +126,7 @@ class _Step:
         self.again = (
             1 / max(1, setup.checkpoint_every) if setup.gradient_checkpointing else 0.0
         )  # share of the layers that run forward a second time
+        self.adapted = adapted(setup)
         self.rows: list[Op] = []
 
     def ops(self) -> tuple[Op, ...]:
@@ -134,7 +135,7 @@ class _Step:
                 self._linear(row)
         self._experts()
         self._between()
-        for row in adapted(self.setup):
+        for row in self.adapted:
             self._adapter(row)
         self._attention()
         self._head()
@@ -170,15 +171,27 @@ class _Step:
             self._add("gemm", name, "backward", flops, num_bytes, (n, k, m), runs)
 
     def _linear(self, row: Linear) -> None:
-        self._gemm(row.name, self.tokens, row.out_features, row.in_features, row.count)
-        self._dequant(row.name, row.in_features * row.out_features, row.count)
+        again = not self._stops_before(row)
+        params = row.in_features * row.out_features
+        self._gemm(row.name, self.tokens, row.out_features, row.in_features, row.count, again=again)
+        self._dequant(row.name, params, row.count, again=again)
 
-    def _dequant(self, name: str, params: int, runs: float) -> None:
+    def _stops_before(self, row: Linear) -> bool:
+        """Whether recomputation ends before this product: nothing after it is saved.
+
+        Non-reentrant checkpointing, transformers 5's choice, stops at the last saved tensor, which
+        lies before a layer's last frozen product. Full training and adapters save more.
+        """
+        last = row.role == "mlp" and row.out_features == self.shape.hidden_size
+        return last and not self.full and not self.stack.transformers_4 and row not in self.adapted
+
+    def _dequant(self, name: str, params: int, runs: float, *, again: bool = True) -> None:
         quant = self.setup.quant
         if quant is None:
             return
         num_bytes, launches = _DEQUANT_BYTES[quant] * params, _DEQUANT_LAUNCHES[quant]
-        self._twice("dequant", name, 0.0, num_bytes, (params,), runs, launches)
+        add = self._twice if again else self._forward
+        add("dequant", name, 0.0, num_bytes, (params,), runs, launches)
         self._add("dequant", name, "backward", 0.0, num_bytes, (params,), runs, launches)
 
     def _experts(self) -> None:
@@ -223,6 +236,12 @@ class _Step:
             launches = row.launches + (6 if shape.qk_norm and not self.stack.fused else 0)
             add("elementwise", "layer", 0.0, wide * self.tokens,
                 (self.tokens, shape.hidden_size), shape.num_layers, launches)  # fmt: skip
+
+    def _forward(
+        self, kind: str, name: str, flops: float, num_bytes: float, shape: tuple[int, ...],
+        runs: float, launches: int = 1,
+    ) -> None:  # fmt: skip
+        self._add(kind, name, "forward", flops, num_bytes, shape, runs, launches)
 
     def _backward(
         self, kind: str, name: str, flops: float, num_bytes: float, shape: tuple[int, ...],

@@ -13,7 +13,6 @@ from loracle.domain.trace import Op
 from loracle.estimate.rates import RATES, Rates, architecture
 from loracle.estimate.stacks import PLAIN, Stack
 
-
 # Tiles of a matrix product (rows, columns) and their cost: elements, and how much slower a small
 # tile is than a large one, whose operands are read once for more products.
 TILES = ((256, 128, 32768.0), (128, 128, 16384 * 1.06), (128, 64, 8192 * 1.2), (64, 64, 4096 * 1.5))

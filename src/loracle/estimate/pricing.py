@@ -24,9 +24,14 @@ def price_trace(
 ) -> SpeedEstimate:
     """Seconds of one optimizer step and tokens a second over all cards, from a trace of `setup`.
 
-    Operations of the evaluation pass are left out: they are no part of a step. The optimizer is
-    the formula's, because a trace writes its memory out and does not run it.
+    Operations of the evaluation pass are left out: they are no part of a step. Two kinds come from
+    the formula's list: the optimizer, whose memory a trace writes out without running it, and the
+    unpacking of quantised weights, which bitsandbytes hides inside its forward operator.
     """
-    ops = [op for op in trace.ops if op.phase not in ("evaluation", "optimizer")]
-    ops += [op for op in step_ops(setup) if op.phase == "optimizer"]
+    ops = [
+        op
+        for op in trace.ops
+        if op.phase not in ("evaluation", "optimizer") and op.kind != "dequant"
+    ]
+    ops += [op for op in step_ops(setup) if op.kind in ("optimizer", "dequant")]
     return speed_of_ops(ops, setup, gpu, node=node, rates=rates, engine="dryrun")
