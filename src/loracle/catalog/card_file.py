@@ -69,9 +69,8 @@ class UserCard(_Row):
 def usable_gib(memory_mib: float) -> float:
     """GiB that a process gets of what nvidia-smi calls the total, where nobody has read it.
 
-    The driver keeps 0.30 GiB and 0.6 %: within 1 % on the 25 shipped cards whose CUDA total is
-    published, from RTX 3080 (10 GB) to H200 (141 GB), except RTX 3080, 3060 and V100 16 GB (1.5 %
-    too low).
+    The driver keeps 0.30 GiB and 0.6 %: within 0.7 % on the 26 shipped cards whose CUDA total is
+    published, from RTX 3090 to H200, but for V100, RTX 3060 and 3080 (up to 1.4 % too low).
     """
     return memory_mib / 1024 * 0.994 - 0.30
 
