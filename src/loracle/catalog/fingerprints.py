@@ -45,6 +45,12 @@ def load_fingerprints() -> tuple[Fingerprint, ...]:
     return tuple(_fingerprint(row, sources) for row in table["card"])
 
 
+@cache
+def table_date() -> str:
+    """The day (ISO) on which the table was last gone through."""
+    return str(tomllib.loads(_FILE.read_text("utf-8"))["date"])
+
+
 def find_fingerprint(card_id: str) -> Fingerprint:
     """The card with this id; raises CatalogError E038."""
     for one in load_fingerprints():

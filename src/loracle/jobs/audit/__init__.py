@@ -7,10 +7,11 @@ Nothing here changes a setting of the machine.
 
 from loracle.jobs.audit.judge.case import Case, Needs
 from loracle.jobs.audit.judge.report import judge
+from loracle.jobs.audit.observation import Observation
 from loracle.jobs.audit.observe import Options, observe
 from loracle.jobs.audit.replay import Replay, find_recording, load_recording, shipped
 
 __all__ = [
-    "Case", "Needs", "Options", "Replay", "find_recording", "judge", "load_recording", "observe",
-    "shipped",
+    "Case", "Needs", "Observation", "Options", "Replay", "find_recording", "judge",
+    "load_recording", "observe", "shipped",
 ]  # fmt: skip

@@ -77,7 +77,7 @@ def _why_slow(card: Card, share: float) -> object:
     )
     if share < 0.75 and at_clock and not limited:
         return say("means.slow_at_full_clock", share=share)
-    return say("means.slow", share=share)
+    return say("means.slow", share=share, longer_share=1 / share - 1)
 
 
 def _bandwidth(card: Card, expected: Fingerprint | None) -> Check:
@@ -189,7 +189,9 @@ def _drop(card: Card) -> Check:
         found=say("found.soak", early_flops_per_s=rates[0], late_flops_per_s=rates[1], share=share,
                   soak_seconds=soak.seconds[-1]),
         expected=say("expected.share_at_least", share=limit.SOAK_PASS),
-        means=None if status == "pass" else say("means.soak_drop", loss_share=1 - share),
+        means=None if status == "pass" else say(
+            "means.soak_drop", loss_share=1 - share, longer_share=1 / share - 1
+        ),
         source="audit.source.soak", repeat="loracle audit --soak 600",
     )  # fmt: skip
 

@@ -75,11 +75,7 @@ def _plan(card: Card, case: Case) -> Check:
     code = "LRA-MEM-PLAN"
     if case.needs is None or case.needs.device_bytes is None:
         return skipped(code, GROUP, card, "no_plan")
-    held = card.pattern.tested_bytes / 0.95 if card.pattern else None
-    free = card.part("memory", "free_bytes")
-    usable = min(
-        (size for size in (held, free) if isinstance(size, int | float)), default=card.total_bytes
-    )
+    usable = _had(card)
     if not usable:
         return unknown(code, GROUP, card, ("memory", "pattern"), card.refusals)
     needed = case.needs.device_bytes
@@ -92,6 +88,15 @@ def _plan(card: Card, case: Case) -> Check:
                   else "means.plan_too_big", needed_bytes=needed),
         source="audit.source.plan", repeat="loracle plan RECIPE",
     )  # fmt: skip
+
+
+def _had(card: Card) -> float | None:
+    """What one process can have, its context included: less where the pattern test was capped."""
+    free = card.part("memory", "free_bytes")
+    pattern = card.pattern
+    if pattern and pattern.stopped == "OutOfMemory":
+        return pattern.tested_bytes + (card.context_bytes or 0)
+    return float(free) if isinstance(free, int) else card.total_bytes
 
 
 def _ecc(card: Card) -> Check:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from loracle.domain.audit import AuditReport, CardFacts, Check, SoakCurve
+from loracle import __version__
+from loracle.catalog.fingerprints import table_date
+from loracle.domain.audit import AuditReport, CardFacts, Check, Rescore, SoakCurve
 from loracle.jobs.audit.judge import host, identity, links, load, memory, paths, share, software
 from loracle.jobs.audit.judge.case import Case
 from loracle.jobs.audit.judge.verdict import keep, limits, questions, verdict
@@ -10,7 +12,9 @@ from loracle.jobs.audit.nvml import digest
 from loracle.jobs.audit.observation import Card
 
 
-def judge(case: Case, *, replayed: str | None = None) -> AuditReport:
+def judge(
+    case: Case, *, replayed: str | None = None, rescore: Rescore | None = None
+) -> AuditReport:
     """The report on one observation. Pure: the same case gives the same report."""
     checks = tuple(all_checks(case))
     seen = case.seen
@@ -28,7 +32,9 @@ def judge(case: Case, *, replayed: str | None = None) -> AuditReport:
         questions=questions(case),
         limits=limits(case),
         software=_software(case),
+        versions={"loracle": __version__, "fingerprints": table_date()},
         replayed=replayed,
+        rescore=rescore,
         measured={str(card.index): _figures(card) for card in seen.cards},
     )
 
