@@ -11,7 +11,7 @@ from loracle.estimate.money import period_price
 from loracle.units import GIB
 
 PAGE = Path(__file__).parents[2] / "docs" / "catalog.md"
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), flags=re.S)
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
 
 
 def test_the_card_example_loads(tmp_path):
