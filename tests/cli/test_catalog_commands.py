@@ -317,3 +317,13 @@ def test_help_in_both_languages(loracle, command):
             assert code == 0
             assert "--json" in out
             assert "help." not in out  # no message id shows through
+
+
+@pytest.mark.parametrize("command", ["gpus", "models", "offers"])
+@pytest.mark.parametrize("lang", ["en", "zh-CN"])
+def test_a_narrow_terminal_loses_columns_and_says_so(loracle, monkeypatch, command, lang):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, err = loracle(command, lang=lang)
+    assert max(cell_len(line) for line in out.splitlines()) <= 80
+    assert "…" not in out
+    assert ("left out" if lang == "en" else "省略") in err

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from loracle import words
+from loracle.cli.narrow import narrow_table
 from loracle.cli.output import Column, Output
 
 if TYPE_CHECKING:
@@ -75,8 +76,11 @@ def _table(output: Output, gpus: "list[Gpu]") -> None:
         for gpu in gpus
     ]
     numbers = ("usable", "matrix", "bandwidth", "watts")
-    output.table(
-        [Column(output.text(f"gpus.{one}"), right=one in numbers) for one in headings], rows
+    narrow_table(
+        output,
+        [Column(output.text(f"gpus.{one}"), right=one in numbers) for one in headings],
+        rows,
+        least_needed=[headings.index(one) for one in ("watts", "dtype", "card")],
     )
     output.note(output.text("gpus.legend"))
 

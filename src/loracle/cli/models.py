@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from loracle import words
+from loracle.cli.narrow import narrow_table
 from loracle.cli.output import Column, Output
 
 if TYPE_CHECKING:
@@ -126,8 +127,11 @@ def _table(output: Output, shapes: "list[ModelShape]") -> None:
              f"{shape.vocab_size:,}", context, shape.license, ", ".join(marks)]
         )  # fmt: skip
     numbers = ("params", "layers", "hidden", "vocab", "context")
-    output.table(
-        [Column(output.text(f"models.{one}"), right=one in numbers) for one in headings], rows
+    narrow_table(
+        output,
+        [Column(output.text(f"models.{one}"), right=one in numbers) for one in headings],
+        rows,
+        least_needed=[headings.index(one) for one in ("vocab", "license", "hidden", "layers")],
     )
     output.note(output.text("models.more"))
 

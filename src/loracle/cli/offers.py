@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from loracle import words
+from loracle.cli.narrow import narrow_table
 from loracle.cli.offers_add import add, rate, remove
 from loracle.cli.offers_quote import quote
 from loracle.cli.offers_refresh import refresh
@@ -144,12 +145,14 @@ def _show(output: Output, offers: "list[Offer]", today: str) -> None:
             ]
         )
     headings = ("id", "card", "price", "long_term", "date", "mind")
-    output.table(
+    narrow_table(
+        output,
         [
             Column(output.text(f"offers.{name}"), right=name in ("price", "long_term"))
             for name in headings
         ],
         rows,
+        least_needed=[headings.index(name) for name in ("date", "long_term")],
         dim=[index for index, guess in enumerate(guessed) if guess],
     )
     if any(old):
@@ -159,8 +162,9 @@ def _show(output: Output, offers: "list[Offer]", today: str) -> None:
 
 
 def _marks(output: Output, offer: "Offer", is_old: bool) -> str:
-    """`listed, old, split by software`: what to mind, in words and not in colour."""
-    marks = [output.text(f"offers.provenance.{offer.provenance}")]
+    """`estimate, old`: what to mind, in words and not in colour; a listed price needs none."""
+    listed = offer.provenance == "listed"
+    marks = [] if listed else [output.text(f"offers.provenance.{offer.provenance}")]
     if is_old:
         marks.append(output.text("offers.old"))
     if offer.risk and words.has(f"offers.mark.{offer.risk}"):
