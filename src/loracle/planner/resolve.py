@@ -4,6 +4,7 @@ What each stack does by itself (dtype of the adapters, fp32 upcast) is decided i
 nowhere else, because it moves the peak by GiBs for the same nominal settings.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 from loracle.domain.gpu import Gpu
@@ -162,15 +163,17 @@ def _target_problems(recipe: Recipe, shape: ModelShape) -> list[Problem]:
 def layers_hit(shape: ModelShape, names: tuple[str, ...]) -> int:
     """How many layers carry at least one adapter.
 
-    Layers of softmax and of linear attention exclude each other, so their counts add up; MLP rows
+    A name may have several rows where layers differ in shape. Layers of softmax and of linear attention exclude each other, so their counts add up; MLP rows
     may stand in any of them.
     """
     wanted = {name.rsplit(".", 1)[-1] for name in names}
-    rows = [row for row in shape.linears if row.name in wanted]
-    attention = sum(
-        max((r.count for r in rows if r.role == role), default=0) for role in _ATTENTION
-    )
-    mlp = max((r.count for r in rows if r.role in ("mlp", "shared_expert")), default=0)
+    by_role: dict[str, Counter[str]] = {}
+    for row in shape.linears:
+        if row.name in wanted:
+            by_role.setdefault(row.role, Counter())[row.name] += row.count
+    most = {role: max(counts.values()) for role, counts in by_role.items()}
+    attention = sum(most.get(role, 0) for role in _ATTENTION)
+    mlp = max(most.get("mlp", 0), most.get("shared_expert", 0))
     return min(shape.num_layers, max(attention, mlp))
 
 
