@@ -1,0 +1,72 @@
+"""Predict the runs of a lab list without a GPU: write the file before the runs are measured.
+
+    python benchmarks/lab/predict.py configs.json predictions.jsonl
+"""
+
+import json
+import sys
+import time
+from types import SimpleNamespace
+
+from loracle.domain.setup import LoraSetup, TrainingSetup
+from loracle.dryrun.allocator import AllocatorSettings
+from loracle.dryrun.replay import replay
+from loracle.dryrun.trace import software, trace
+from measure_run import DEFAULTS
+
+# what NVML shows beside torch's reserved bytes on the H200 here: context and kernel modules
+H200_CONTEXT = 1_295_974_400
+KERNEL_MODULES = 152_000_000
+
+
+def setup_of(c: dict) -> TrainingSetup:
+    """The setup that a lab config asks for."""
+    quantised = c["method"] == "qlora"
+    narrow = c["stack"] == "trl" and quantised
+    lora = None if c["method"] == "full" else LoraSetup(
+        rank=c["rank"], alpha=2 * c["rank"], targets=c["targets"], dropout=c["dropout"],
+        dtype="bfloat16" if narrow else "float32",
+    )  # fmt: skip
+    return TrainingSetup(
+        model=SimpleNamespace(config=c["config"], id=c["hub_id"]), method=c["method"],
+        quant="nf4-double" if quantised else None, stack=c["stack"],
+        kbit_upcast=c["kbit_upcast"], seq_len=c["seq_len"], micro_batch=c["micro_batch"],
+        grad_accum=c["grad_accum"], gradient_checkpointing=c["gradient_checkpointing"],
+        checkpoint_every=c["checkpoint_every"], attention=c["attention"],
+        optimizer=c["optimizer"], lora=lora, eval_micro_batch=c["eval_micro_batch"],
+    )  # fmt: skip
+
+
+def predict(c: dict) -> dict:
+    """One prediction."""
+    start = time.time()
+    made = trace(setup_of(c))
+    cap = c["cap_gib"] and int(c["cap_gib"] * 2**30)
+    settings = AllocatorSettings(
+        expandable_segments="expandable_segments:True" in (c["alloc_conf"] or "")
+    )
+    memory = replay(
+        made, context_bytes=H200_CONTEXT + KERNEL_MODULES, cap_bytes=cap, settings=settings
+    )
+    return {
+        "id": c["id"], "engine": "dryrun", "fits": memory.fits,
+        "model_bytes": memory.model_bytes, "peak_allocated_bytes": memory.peak_allocated,
+        "peak_reserved_bytes": memory.peak_reserved, "device_used_bytes": memory.peak_device,
+        "peak_phase": memory.peak_phase, "retries": memory.num_retries,
+        "trainable_params": made.trainable_params, "seconds": round(time.time() - start, 2),
+        "software": software(),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Predict every config of the list."""
+    with open(sys.argv[2], "w") as file:
+        for c in json.load(open(sys.argv[1])):
+            made = predict({**DEFAULTS, **c})
+            file.write(json.dumps(made) + "\n")
+            gib = {k: round(v / 2**30, 3) for k, v in made.items() if k.endswith("_bytes")}
+            print(made["id"], "fits", made["fits"], gib, made["peak_phase"], made["seconds"])
+
+
+if __name__ == "__main__":
+    main()
