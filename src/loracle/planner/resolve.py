@@ -163,8 +163,8 @@ def _target_problems(recipe: Recipe, shape: ModelShape) -> list[Problem]:
 def layers_hit(shape: ModelShape, names: tuple[str, ...]) -> int:
     """How many layers carry at least one adapter.
 
-    A name may have several rows where layers differ in shape. Layers of softmax and of linear attention exclude each other, so their counts add up; MLP rows
-    may stand in any of them.
+    A name may have several rows where layers differ in shape. Layers of softmax and of linear
+    attention exclude each other, so their counts add up; MLP rows may stand in any of them.
     """
     wanted = {name.rsplit(".", 1)[-1] for name in names}
     by_role: dict[str, Counter[str]] = {}
