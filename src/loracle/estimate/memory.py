@@ -1,37 +1,62 @@
 """Peak memory in closed form: residents, plus the largest moment of the step.
 
 The step is a forward pass, a loss, a backward pass that walks the layers back, and an optimizer
-step. Each layer and the head are run once on a toy autograd (`decoder/tape.py`), which gives what
-they keep and the points that can be their peaks as functions of tokens and positions. The peak of
-the whole is then the largest of: end of the forward pass, loss, backward pass in the last and the
-first layer of each kind, optimizer step, evaluation.
+step. Each kind of layer and the head are run once on a toy autograd (`decoder/tape.py`), which
+gives what they keep and the points that can be their peaks as functions of tokens and positions.
+The peak of the whole is then the largest of: end of the forward pass, loss, backward pass in the
+last and the first layer of each kind, the embedding's gradient, optimizer step, evaluation.
 
-What is left out: memory that grows over a run (fragmentation under changing lengths is in the
-range, not in the likely value), and kernels that torch.compile would fuse.
+Left out: memory that grows over a run as lengths change (it is in the range, not in the likely
+value), and kernels that torch.compile would fuse.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from loracle.domain.estimate import MemoryEstimate, Range, Term
+from loracle.domain.estimate import MemoryEstimate, Term
 from loracle.domain.gpu import Gpu
 from loracle.domain.setup import TrainingSetup
 from loracle.estimate import params
 from loracle.estimate.decoder.parts import head_profile, layer_profiles
-from loracle.estimate.decoder.profile import Point, Profile, value
+from loracle.estimate.decoder.profile import Point, total, value
 from loracle.estimate.decoder.tape import KINDS
+from loracle.estimate.memory_ranges import allocated_range, device_range, reserved_range
+from loracle.estimate.slack import Shape, allocator_slack
 
+AMPERE, HOPPER_LIKE = (8, 0), (9, 10)
 HOPPER_WORKSPACE, WORKSPACE = 32 << 20, 8320 << 10  # cuBLAS, per thread that runs a gemm
 CONTEXT_BYTES = 600 << 20  # where no card is given
+BATCH_TENSORS = 3  # input_ids, labels, attention_mask: 8 bytes a token each
+
+_FORMULAS = {
+    "base": "NF4: n/2 + n/64 + n/16384 x 4 a tensor; the rest n x bytes of its dtype",
+    "adapters": "sum over targets of rank x (in + out) x bytes",
+    "optimizer": "two states an element in the optimizer's width, + 4/256 for 8-bit scales",
+    "gradients": "one an element that is trained, of the layers already walked back",
+    "buckets": "one more copy of the gradients (DistributedDataParallel)",
+    "gathered": "weights of two layers gathered from all cards (FSDP)",
+    "saved": "sum over layers of what the backward pass needs (checkpointing: the layer's input)",
+    "working": "one layer recomputed and walked back: its saved tensors, gradients, temporaries",
+    "logits": "last norm, logits and loss with their gradients",
+    "dequant": "one weight unpacked to 16 bits and its scales",
+    "casts": "16-bit copies of trained fp32 weights under autocast",
+    "optimizer_scratch": "square roots of the second moments (foreach AdamW)",
+    "embedding": "gradient of the embedding beside that of the head",
+    "batch": "3 tensors x 8 bytes a token",
+    "workspace": "cuBLAS, once for the forward and once for the backward thread",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """A candidate for the peak: its phase, its bytes, and what they are."""
+    """A candidate for the peak: its phase, and the bytes of each term."""
 
     phase: str
-    num_bytes: float
     parts: Mapping[str, float]
+
+    @property
+    def num_bytes(self) -> float:
+        return sum(self.parts.values())
 
 
 def estimate_memory(setup: TrainingSetup, gpu: Gpu | None = None) -> MemoryEstimate:
@@ -39,107 +64,182 @@ def estimate_memory(setup: TrainingSetup, gpu: Gpu | None = None) -> MemoryEstim
 
     Raises UnsupportedModel (E033) for a model without a layer law.
     """
-    residents = _residents(setup)
-    moments = _moments(setup, _capability(gpu), residents)
+    capability = gpu.compute_capability if gpu else AMPERE
+    fixed = _fixed(setup, capability)
+    step = _Step(setup, capability)
+    moments = [_Moment(phase, {**fixed, **parts}) for phase, parts in step.moments()]
     peak = max(moments, key=lambda moment: moment.num_bytes)
     allocated = peak.num_bytes
-    moving = allocated - sum(residents.values())
-    slack = moving * (0.35 if setup.gradient_checkpointing else 0.035)
-    reserved = allocated + slack
+    slack = allocator_slack(step.shape(sum(fixed.values()), allocated))
     _, managed = params.optimizer_bytes(setup)
-    context = gpu.context_bytes if gpu else CONTEXT_BYTES
+    outside = (gpu.context_bytes if gpu else CONTEXT_BYTES) + managed / _shards(setup)
+    moving = allocated - sum(fixed.values())
     return MemoryEstimate(
         engine="formula",
-        model_bytes=int(residents["base"] + residents["adapters"]),
-        allocated_bytes=Range.around(allocated, 0.02, 0.02),
-        reserved_bytes=Range.around(reserved, 0.05, 0.05),
-        device_bytes=Range.around(reserved + context + managed, 0.05, 0.05),
+        model_bytes=int(fixed["base"] + fixed["adapters"]),
+        allocated_bytes=allocated_range(setup, allocated, moving),
+        reserved_bytes=reserved_range(setup, allocated, slack, moving),
+        device_bytes=device_range(setup, allocated, slack, moving, outside),
         peak_phase=peak.phase,
-        terms=tuple(Term(f"memory.{name}", size) for name, size in peak.parts.items() if size),
+        terms=tuple(_terms(setup, peak)),
         trainable_params=params.trainable_params(setup),
     )
 
 
-def _capability(gpu: Gpu | None) -> tuple[int, int]:
-    return gpu.compute_capability if gpu else (8, 0)
+def _terms(setup: TrainingSetup, peak: _Moment) -> Iterator[Term]:
+    values: Mapping[str, object] = {
+        "tokens": setup.micro_step_tokens,
+        "layers": setup.model.num_layers,
+        "trainable": params.trainable_params(setup),
+        "parameters": setup.model.num_params,
+    }
+    for name, size in peak.parts.items():
+        if size:
+            yield Term(
+                id=f"memory.{name}", value=size, formula=_FORMULAS[name], values=values,
+                source="transformers 5.17, PEFT 0.21, bitsandbytes 0.50, torch 2.11",
+            )  # fmt: skip
 
 
-def _residents(setup: TrainingSetup) -> dict[str, float]:
+def _shards(setup: TrainingSetup) -> int:
+    return setup.num_gpus if setup.parallel == "fsdp" else 1
+
+
+def _fixed(setup: TrainingSetup, capability: tuple[int, int]) -> dict[str, float]:
     """What is there throughout the step."""
+    shards = _shards(setup)
+    base = params.quantised_bytes(setup) + params.unquantised_bytes(setup)
     on_card, _ = params.optimizer_bytes(setup)
-    shards = setup.num_gpus if setup.parallel == "fsdp" else 1
-    quantised, rest = params.quantised_bytes(setup), params.unquantised_bytes(setup)
-    return {
-        "base": (quantised + rest) / shards,
+    workspace = HOPPER_WORKSPACE if capability[0] in HOPPER_LIKE else WORKSPACE
+    fixed = {
+        "base": base / shards,
         "adapters": params.adapter_bytes(setup) / shards,
         "optimizer": on_card / shards,
-        "batch": 3 * 8 * setup.micro_step_tokens,
+        "batch": float(BATCH_TENSORS * 8 * setup.micro_step_tokens),
+        "workspace": 2.0 * workspace,
     }
+    if setup.num_gpus > 1 and setup.parallel == "ddp":
+        fixed["buckets"] = float(params.gradient_bytes(setup))
+    if shards > 1:
+        fixed["gathered"] = 2.0 * base / max(1, setup.model.num_layers)
+    return fixed
 
 
-def _moments(
-    setup: TrainingSetup, capability: tuple[int, int], residents: Mapping[str, float]
-) -> list[_Moment]:
-    tokens, positions = setup.micro_step_tokens, setup.seq_len
-    kinds, order = layer_profiles(setup, capability)
-    head = head_profile(setup, capability)
-    workspace = HOPPER_WORKSPACE if capability[0] in (9, 10) else WORKSPACE
-    fixed = {**residents, "workspace": 2.0 * workspace}
-    every = float(params.gradient_bytes(setup))
-    before = every if setup.grad_accum > 1 else 0.0
+class _Step:
+    """One micro-batch of a setup: its profiles put into numbers, and the moments of the step."""
 
-    def size(profile: Profile, name: str) -> float:
-        return value(getattr(profile, name), tokens, positions)
+    def __init__(self, setup: TrainingSetup, capability: tuple[int, int]) -> None:
+        self.setup = setup
+        self.kinds, self.order = layer_profiles(setup, capability)
+        self.head = head_profile(setup, capability)
+        self.tokens, self.positions = setup.micro_step_tokens, _positions(setup)
+        self.kept = [self._size(profile.kept) for profile in self.kinds]
+        self.all_kept = sum(self.kept[kind] for kind in self.order)
+        self.every_gradient = params.gradient_bytes(setup) / _shards(setup)
+        # From the second micro-batch on, every gradient is there before the backward pass.
+        self.before = self.every_gradient if setup.grad_accum > 1 else 0.0
 
-    kept = [size(profile, "kept") for profile in kinds]
-    casts = sum(size(kinds[kind], "casts") for kind in order)
-    grads = [size(profile, "gradients") for profile in kinds]
-    all_kept = sum(kept[kind] for kind in order)
-    moments = [
-        _moment("forward", fixed, before, all_kept, casts, point, tokens, positions)
-        for point in head.forward
-    ]
-    moments += [
-        _moment("backward", fixed, before, all_kept, 0.0, point, tokens, positions)
-        for point in head.backward
-    ]
-    above = size(head, "gradients")
-    below = all_kept
-    last_seen: set[int] = set()
-    first_of = {kind: order.index(kind) for kind in set(order)}
-    for at in range(len(order) - 1, -1, -1):
-        kind = order[at]
-        below -= kept[kind]
-        if kind not in last_seen or at == first_of[kind]:
-            last_seen.add(kind)
-            moments += [
-                _moment("backward", fixed, before or above, below, 0.0, point, tokens, positions)
-                for point in kinds[kind].backward
-            ]
-        above += grads[kind]
-    moments.append(_optimizer_step(setup, fixed, every))
-    return moments
+    def _size(self, size: tuple[float, float, float]) -> float:
+        return value(size, self.tokens, self.positions)
+
+    def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """(phase, bytes by term) of everything that can be the peak, residents left out."""
+        casts = sum(self._size(self.kinds[kind].casts) for kind in self.order)
+        for point in self.head.forward:
+            yield "loss", self._parts(point, self.before, self.all_kept, casts, head=True)
+        for point in self.head.backward:
+            yield "loss", self._parts(point, self.before, self.all_kept, 0.0, head=True)
+        yield from self._walk_back()
+        if self.setup.method == "full":
+            yield "backward", self._embedding_gradient()
+        yield "optimizer", self._optimizer_step()
+        if self.setup.eval_micro_batch:
+            yield from self._evaluation(self.setup.eval_micro_batch)
+
+    def _walk_back(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """The backward pass in the last and the first layer of each kind."""
+        above, below = self._size(self.head.gradients), self.all_kept
+        grads = [self._size(profile.gradients) for profile in self.kinds]
+        first = {kind: self.order.index(kind) for kind in set(self.order)}
+        seen: set[int] = set()
+        for at in range(len(self.order) - 1, -1, -1):
+            kind = self.order[at]
+            below -= self.kept[kind]
+            if kind not in seen or at == first[kind]:
+                seen.add(kind)
+                for point in self.kinds[kind].backward:
+                    yield "backward", self._parts(point, self.before or above, below, 0.0)
+            above += grads[kind]
+
+    def _parts(
+        self, point: Point, gradients: float, kept: float, casts: float, *, head: bool = False
+    ) -> dict[str, float]:
+        by_kind = {
+            kind: value(one, self.tokens, self.positions)
+            for kind, one in zip(KINDS, point, strict=True)
+        }
+        moving = by_kind["activation"] + by_kind["logits"]
+        return {
+            "gradients": gradients + by_kind["gradient"],
+            "saved": kept,
+            "working": 0.0 if head else moving,
+            "logits": moving if head else 0.0,
+            "dequant": by_kind["dequant"],
+            "casts": casts + by_kind["cast"],
+        }
+
+    def _embedding_gradient(self) -> dict[str, float]:
+        """Full fine-tuning ends in the embedding; a tied one already has the head's gradient."""
+        item = params.ITEM[self.setup.base_dtype]
+        dense = float(self.setup.model.embedding_params * item)
+        stream = self.tokens * self.setup.model.hidden_size * item
+        return {
+            "gradients": self.every_gradient,
+            "working": stream,
+            "embedding": dense if self.setup.model.tied_embeddings else 0.0,
+        }
+
+    def _optimizer_step(self) -> dict[str, float]:
+        foreach = self.setup.optimizer == "adamw_torch"
+        return {
+            "gradients": self.every_gradient,
+            "optimizer_scratch": self.every_gradient if foreach else 0.0,
+        }
+
+    def _evaluation(self, rows: int) -> Iterator[tuple[str, dict[str, float]]]:
+        """A forward pass that saves nothing, between two optimizer steps (no gradients)."""
+        setup = self.setup.with_changes(micro_batch=rows, gradient_checkpointing=True,
+                                        eval_micro_batch=None)  # fmt: skip
+        alone = _Step(setup, AMPERE)
+        for profile in (*alone.kinds, alone.head):
+            for point in profile.forward:
+                yield "evaluation", alone._parts(point, 0.0, 0.0, 0.0, head=profile is alone.head)
+
+    def shape(self, fixed: float, allocated: float) -> Shape:
+        """The sizes that decide how well the caching allocator's segments are used."""
+        last = self.kinds[self.order[-1]]
+        return Shape(
+            layers=len(self.order),
+            kept=self.all_kept / max(1, len(self.order)),
+            forward=self._peak(last.forward),
+            backward=self._peak(last.backward),
+            head=max(self._peak(self.head.forward), self._peak(self.head.backward)),
+            logits=0.0
+            if self.setup.fused_head
+            else 4.0 * self.tokens * self.setup.model.vocab_size,
+            fixed=fixed,
+            allocated=allocated,
+            checkpointed=self.setup.gradient_checkpointing,
+            trained=self.setup.method == "full",
+        )
+
+    def _peak(self, points: Sequence[Point]) -> float:
+        return max(self._size(total(point)) for point in points)
 
 
-def _moment(
-    phase: str, fixed: Mapping[str, float], gradients: float, kept: float, casts: float,
-    point: Point, tokens: float, positions: float,
-) -> _Moment:  # fmt: skip
-    parts = dict(fixed)
-    by_kind = {kind: value(one, tokens, positions) for kind, one in zip(KINDS, point, strict=True)}
-    parts["gradients"] = gradients + by_kind["gradient"]
-    parts["saved"] = kept
-    parts["working"] = by_kind["activation"]
-    parts["dequant"] = by_kind["dequant"]
-    parts["logits"] = by_kind["logits"]
-    parts["casts"] = casts + by_kind["cast"]
-    return _Moment(phase, sum(parts.values()), parts)
+def _positions(setup: TrainingSetup) -> int:
+    """Keys that a query is scored against where scores or masks are held in full.
 
-
-def _optimizer_step(setup: TrainingSetup, fixed: Mapping[str, float], gradients: float) -> _Moment:
-    """Gradients in full, and foreach AdamW's square roots of the second moments."""
-    parts = dict(fixed)
-    parts["gradients"] = gradients
-    if setup.optimizer == "adamw_torch":
-        parts["optimizer_scratch"] = gradients
-    return _Moment("optimizer", sum(parts.values()), parts)
+    Packing lays all sequences of a micro-batch in one row.
+    """
+    return setup.micro_step_tokens if setup.packing else setup.seq_len

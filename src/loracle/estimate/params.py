@@ -24,6 +24,21 @@ def rounded(num_bytes: float) -> int:
     return -(-int(num_bytes) // BLOCK) * BLOCK
 
 
+def resident(num_bytes: float) -> int:
+    """Bytes that a long-lived tensor holds.
+
+    From 10 MiB on a tensor gets a segment of whole 2 MiB pages of its own, and what is left of
+    the last page is split off only where it is more than 1 MiB (CUDACachingAllocator.cpp,
+    should_split). Packed 4-bit weights move into what their 16-bit originals left behind, so this
+    is for the 16-bit and fp32 tensors only.
+    """
+    size = rounded(num_bytes)
+    if size < 10 << 20:
+        return size
+    pages = -(-size // (2 << 20)) * (2 << 20)
+    return pages if pages - size <= 1 << 20 else size
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How much of a role the adapters reach."""
@@ -127,18 +142,21 @@ def nf4_bytes(elements: int, double: bool) -> int:
 
 
 def quantised_bytes(setup: TrainingSetup) -> int:
-    """The base's quantised Linear weights; 0 without quantisation."""
+    """The base's quantised Linear weights; 0 without quantisation.
+
+    LLM.int8 keeps one byte a weight and one fp32 scale a row.
+    """
     if setup.quant is None:
         return 0
     total = 0
-    for elements, count, kind in base_tensors(setup.model):
-        if kind != "linear":
+    for row in setup.model.linears:
+        if row.role == "head":
             continue
+        elements = row.in_features * row.out_features
         if setup.quant == "int8":
-            # int8 weights and one fp32 scale a row; rows are not known here, a 4096-wide row is
-            total += count * (rounded(elements) + rounded(elements / 4096 * 4))
+            total += row.count * (resident(elements) + rounded(row.out_features * 4))
         else:
-            total += count * nf4_bytes(elements, setup.quant == "nf4-double")
+            total += row.count * nf4_bytes(elements, setup.quant == "nf4-double")
     return total
 
 
@@ -150,7 +168,7 @@ def unquantised_bytes(setup: TrainingSetup) -> int:
     for elements, count, kind in base_tensors(setup.model):
         # Linear4bit puts its bias back to the compute dtype at the first forward pass.
         item = {"linear": linear, "bias": ITEM[setup.base_dtype]}.get(kind, rest)
-        total += count * rounded(elements * item) if item else 0
+        total += count * resident(elements * item) if item else 0
     return total
 
 
