@@ -20,8 +20,13 @@ _PART_WORDS = re.compile(
     r"\bmig\b|\b\d+g\.\d+gb\b|\bslice\b|\bvgpu\b|\bshared?\b|\b1/\d+\b|切片|切分|分片|共享|虚拟",
     re.IGNORECASE,
 )
-_SIZE = re.compile(r"(?<![a-z0-9.])(\d{1,3})\s*(?:g|gb|gib)\b", re.IGNORECASE)
+_SIZE = re.compile(
+    r"(?<![a-z0-9.])(\d{1,3})\s*(?:g|gb|gib)\b"
+    r"(?!\s*(?:ram|mem|disk|ssd|nvme|system|data|内存|硬盘|系统|数据))",
+    re.IGNORECASE,
+)
 _COUNT = re.compile(r"^\s*(\d{1,2})\s*[x×*]\s*", re.IGNORECASE)
+_FORMS = frozenset({"sxm", "pcie", "nvl", "rtx", "blackwell", "workstation"})
 _NOISE = {"nvidia", "geforce", "tesla", "gpu", "card", "whole", "full", "edition", "generation",
           "整卡", "显卡", "服务器", "server"}  # fmt: skip
 
@@ -93,12 +98,12 @@ def sold_as(text: str) -> SoldAs:
     plain = _PART_WORDS.sub(" ", body)
     sizes = [int(found) for found in _SIZE.findall(plain)]
     wanted = _tokens(_SIZE.sub(" ", plain))
-    named = [one for one in load_fingerprints() if _answers(one, wanted)]
-    closest = _closest(named, wanted)
-    memory = sizes[0] if sizes else None
+    closest = _closest([one for one in load_fingerprints() if _answers(one, wanted)], wanted)
+    closest = closest or _named_in(wanted)
+    memory = next((one for one in sizes if any(_has_memory(card, one) for card in closest)), None)
     matched = [one for one in closest if memory is None or _has_memory(one, memory)]
-    if not matched and part:
-        matched = closest  # a part is smaller than any whole card
+    if sizes and memory is None and not part:
+        matched = []  # no such card has that memory
     if not matched:
         raise CatalogError("error.no_fingerprint", code="E038", hint="hint.fingerprint", name=text)
     return SoldAs(
@@ -130,9 +135,17 @@ def _answers(one: Fingerprint, wanted: frozenset[str]) -> bool:
 
 def _closest(named: list[Fingerprint], wanted: frozenset[str]) -> list[Fingerprint]:
     """Of all that hold the words, those with nothing but a form factor more."""
-    form = {"sxm", "pcie", "nvl", "rtx", "blackwell", "workstation"}
-    exact = [one for one in named if not (_name_tokens(one) - wanted - form)]
+    exact = [one for one in named if not (_name_tokens(one) - wanted - _FORMS)]
     return exact or named
+
+
+def _named_in(words: frozenset[str]) -> list[Fingerprint]:
+    """The cards whose whole name is among the words of a longer offer; the longest names."""
+    named = [one for one in load_fingerprints() if _name_tokens(one) - _FORMS <= words]
+    longest = max((len(_name_tokens(one) - _FORMS) for one in named), default=0)
+    best = [one for one in named if len(_name_tokens(one) - _FORMS) == longest]
+    formed = [one for one in best if _name_tokens(one) & words & {"sxm", "pcie", "nvl"}]
+    return formed or best
 
 
 def _has_memory(one: Fingerprint, gib: int) -> bool:

@@ -65,7 +65,7 @@ def _headline(report: "AuditReport", output: Output) -> str:
         parts.append(f"torch {software['torch']}")
     if report.replayed:
         parts.append(output.text("audit.replayed", name=report.replayed.rsplit("/", 1)[-1]))
-    parts.append(duration(report.seconds))
+    parts.append(duration(report.seconds, output.language))
     return ", ".join(parts)
 
 

@@ -29,8 +29,10 @@ border-left:6px solid var(--dim);border-radius:6px;background:var(--band)}
 .verdict.fail{border-left-color:var(--fail)}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 18px;margin:0}
 dt{color:var(--dim)}dd{margin:0;overflow-wrap:anywhere}
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:14px}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;width:100%;min-width:760px;table-layout:fixed;font-size:14px}
 th{text-align:left;font-weight:600;color:var(--dim)}
+th:nth-child(1){width:3.5em}th:nth-child(2){width:19%}th:nth-child(3),th:nth-child(4){width:25%}
 th,td{padding:6px 10px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
 td.group{font-weight:600;padding-top:16px;border-bottom:none}
 td small{color:var(--dim);display:block;overflow-wrap:anywhere}
@@ -54,10 +56,11 @@ def audit_page(report: AuditReport, language: str) -> str:
         f"<h1>{_word('title', language)}</h1>",
         _verdict(report, language),
         _facts(report, language),
-        f"<h2>{_word('evidence', language)}</h2>",
-        _evidence(report, language),
+        _alarms(report, language),
         f"<h2>{_word('curves', language)}</h2>",
         _curves(report.soak, language),
+        f"<h2>{_word('evidence', language)}</h2>",
+        _evidence(report.checks, language),
         _list("audit.ask", [phrase(one, language) for one in report.questions], language),
         _list("audit.cannot_prove", [phrase(one, language) for one in report.limits], language),
         _footer(report, language),
@@ -89,7 +92,7 @@ def _facts(report: AuditReport, language: str) -> str:
     rows = [
         ("offer", report.sold or words.text("audit.report.no_offer", language)),
         ("when", report.started_at),
-        ("length", length_of(report.seconds)),
+        ("length", length_of(report.seconds, language)),
         ("cards", cards or "-"),
         ("machine", report.machine_hash),
         ("software", software or "-"),
@@ -100,15 +103,27 @@ def _facts(report: AuditReport, language: str) -> str:
     return f"<dl>\n{items}\n</dl>"
 
 
-def _evidence(report: AuditReport, language: str) -> str:
+def _alarms(report: AuditReport, language: str) -> str:
+    """What warns or fails, worst first: the part that a provider has to answer."""
+    loud = sorted(
+        (check for check in report.checks if check.status in ("warn", "fail")),
+        key=lambda check: check.status != "fail",
+    )
+    if not loud:
+        return ""
+    return f"<h2>{_word('alarms', language)}</h2>\n" + _evidence(tuple(loud), language, plain=True)
+
+
+def _evidence(checks: tuple[Check, ...], language: str, *, plain: bool = False) -> str:
+    """Checks as a table, by group unless `plain`."""
     heads = ("check", "found", "expected", "means")
     columns = "".join(
         f"<th>{escape(words.text(f'audit.head.{one}', language))}</th>" for one in heads
     )
     rows = []
     group = ""
-    for check, cards in merged(report.checks):
-        if check.group != group:
+    for check, cards in merged(checks):
+        if check.group != group and not plain:
             group = check.group
             name = escape(words.text(f"audit.group.{group}", language))
             rows.append(f'<tr><td class="group" colspan="5">{name}</td></tr>')
@@ -133,12 +148,13 @@ def _row(check: Check, cards: str, language: str) -> str:
     if cited:
         expected += f"<small>{escape(cited)}</small>"
     means = escape(phrase(check.means, language))
-    if check.repeat and check.status in ("warn", "fail"):
-        means += f"<small>{_word('repeat', language)}: <code>{escape(check.repeat)}</code></small>"
+    found = escape(phrase(check.found, language))
+    if check.repeat and check.status != "skipped":
+        found += f"<small>{_word('repeat', language)}: <code>{escape(check.repeat)}</code></small>"
     return (
         f'<tr class="{check.status}"><td class="state">{state}</td>'
         f"<td>{escape(title(check, language) + which)}<small><code>{check.code}</code></small></td>"
-        f"<td>{escape(phrase(check.found, language))}</td><td>{expected}</td><td>{means}</td></tr>"
+        f"<td>{found}</td><td>{expected}</td><td>{means}</td></tr>"
     )
 
 

@@ -36,11 +36,14 @@ def _share(value: float) -> str:
     return f"{percent:.1f} %" if 0 < percent < 10 else f"{percent:.0f} %"
 
 
-def duration(seconds: float) -> str:
-    """`48 s`, `12 min`, `3.8 h`."""
+def duration(seconds: float, language: str) -> str:
+    """`4.2 s`, `48 s`, `12 min`, `3.8 h`."""
     if seconds < 120:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        text = f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"
+        return words.text("unit.seconds", language, n=text)
+    if seconds < 5400:
+        return words.text("unit.minutes", language, n=f"{seconds / 60:.0f}")
+    return words.text("unit.hours", language, n=f"{seconds / 3600:.1f}")
 
 
 # the first ending that fits decides
@@ -53,17 +56,18 @@ _ENDINGS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("share", _share),
     ("spread", _share),
     ("percent", lambda value: f"{value:.0f} %"),
-    ("seconds", duration),
     ("watts", lambda value: f"{value:,.0f} W"),
     ("celsius", lambda value: f"{value:.0f} °C"),
     ("mhz", lambda value: f"{value:,.0f} MHz"),
 )
 
 
-def shown(name: str, value: object) -> str:
+def shown(name: str, value: object, language: str) -> str:
     """One value as people read it, by its name."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
+    if name.endswith("seconds"):
+        return duration(float(value), language)
     for ending, text in _ENDINGS:
         if name.endswith(ending):
             return text(float(value))
@@ -74,7 +78,9 @@ def phrase(hint: Hint | None, language: str) -> str:
     """The sentence of a hint; nothing for none."""
     if hint is None:
         return ""
-    values: Mapping[str, str] = {name: shown(name, value) for name, value in hint.values.items()}
+    values: Mapping[str, str] = {
+        name: shown(name, value, language) for name, value in hint.values.items()
+    }
     return words.text(hint.id, language, **values)
 
 
@@ -95,8 +101,8 @@ def rescore_line(report: AuditReport, language: str) -> str:
     if scored is None:
         return ""
     times = {
-        "measured_seconds": duration(scored.measured_seconds),
-        "planned_seconds": duration(scored.planned_seconds),
+        "measured_seconds": duration(scored.measured_seconds, language),
+        "planned_seconds": duration(scored.planned_seconds, language),
     }
     if scored.measured_cost is None or scored.planned_cost is None or scored.currency is None:
         return words.text("audit.rescore.line_no_cost", language, **times)

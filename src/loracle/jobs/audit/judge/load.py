@@ -192,7 +192,7 @@ def _drop(card: Card) -> Check:
         means=None if status == "pass" else say(
             "means.soak_drop", loss_share=1 - share, longer_share=1 / share - 1
         ),
-        source="audit.source.soak", repeat="loracle audit --soak 600",
+        source="audit.source.soak", repeat="loracle audit --soak 10min",
     )  # fmt: skip
 
 
