@@ -63,6 +63,7 @@ class FusedAttention(torch.autograd.Function):
         kernel: str,
         causal: bool,
         recorder: Recorder,
+        phase: str,
     ) -> torch.Tensor:
         batch, heads, rows, _ = q.shape
         out = torch.empty(
@@ -74,7 +75,7 @@ class FusedAttention(torch.autograd.Function):
         seed = torch.empty(2, dtype=torch.int64, device=q.device)
         offset = torch.empty(1, dtype=torch.int64, device=q.device)
         ctx.kernel, ctx.causal, ctx.recorder = kernel, causal, recorder
-        recorder.note(ops.attention(q, k, v, kernel, causal, recorder.op_phase()))
+        recorder.note(ops.attention(q, k, v, kernel, causal, phase))
         ctx.save_for_backward(q, k, v, bias, out, lse, seed, offset)
         return out
 
@@ -92,7 +93,7 @@ class FusedAttention(torch.autograd.Function):
         dv = torch.empty_like(v)
         _attention_scratch(ctx.kernel, q, k)
         ctx.recorder.note(ops.attention(q, k, v, ctx.kernel, ctx.causal, "backward"))
-        return dq, dk, dv, None, None, None, None
+        return dq, dk, dv, None, None, None, None, None
 
 
 def _attention_scratch(kernel: str, q: torch.Tensor, k: torch.Tensor) -> None:
@@ -168,7 +169,8 @@ class Attention:
             # convert_boolean_attn_mask: where(mask, 0, -inf) in the query's dtype
             bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill_(~bias, float("-inf"))
         return FusedAttention.apply(
-            query, key, value, bias, kernel, is_causal, self.recorder
+            query, key, value, bias, kernel, is_causal, self.recorder,
+            self.recorder.op_phase(),
         )  # type: ignore[no-any-return]
 
 

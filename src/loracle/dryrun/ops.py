@@ -63,6 +63,8 @@ def _gemm(
     n = int(out.shape[-1])
     m = out.numel() // n if n else 0
     dtype = str(left.dtype).removeprefix("torch.")
+    if name == "_grouped_mm" and out.dim() == 3:  # weight gradient: the tokens are shared out
+        k = max(1, k // int(out.shape[0]))
     return Op("gemm", name, 2.0 * m * n * k, moved, dtype, (m, n, k), phase)
 
 

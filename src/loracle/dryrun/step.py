@@ -60,10 +60,16 @@ def _plain_loss(model: Any, setup: TrainingSetup, batch: Any, items: Any) -> tor
 
 
 def _fused_loss(model: Any, setup: TrainingSetup, batch: Any, items: Any) -> torch.Tensor:
+    coefficient = router_loss_coefficient(model.config)
+    inputs = {**batch, "use_cache": False, "num_items_in_batch": items}
+    if coefficient:
+        inputs["output_router_logits"] = True
     with _autocast(setup):
-        outputs = model(**batch, use_cache=False, num_items_in_batch=items, fused_lm_head=True)
+        outputs = model(**inputs, fused_lm_head=True)
     per_token_loss = -outputs.log_probs
     loss = per_token_loss.sum() / torch.as_tensor(items).clamp(min=1)
+    if coefficient:
+        loss = loss + coefficient * outputs.aux_loss / setup.grad_accum
     outputs.label_mask.sum()
     outputs.entropy.detach().sum()
     outputs.is_top1.sum()
@@ -80,9 +86,21 @@ def backward(loss: torch.Tensor) -> None:
     )  # fmt: skip
 
 
+def router_loss_coefficient(config: Any) -> float:
+    """The weight of a mixture's balancing loss in TRL's SFTTrainer; 0 where there is none."""
+    text = config.get_text_config()
+    if not hasattr(text, "output_router_logits"):
+        return 0.0
+    return float(getattr(text, "router_aux_loss_coef", 0.0) or 0.0)
+
+
 def add_fused_head(model: Any) -> None:
     """TRL's fused LM head with the per-token outputs that SFTTrainer asks for."""
     from trl.trainer.utils import add_fused_lm_head
+
+    text = model.config.get_text_config()
+    if hasattr(text, "router_aux_loss_coef") and hasattr(text, "output_router_logits"):
+        text.output_router_logits = bool(router_loss_coefficient(model.config))
 
     add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
 

@@ -51,12 +51,14 @@ def _trace(
     setup: TrainingSetup, capability: tuple[int, int], progress: Callable[[float], None],
     whole: bool,
 ) -> Trace:  # fmt: skip
-    from loracle.dryrun import build, layers, runner
+    from loracle.dryrun import build, layers, runner, step
 
     attention = "sdpa" if setup.attention == "flash_attention_2" else setup.attention
     config = build.model_config(setup.model.config, attention)
     text = config.get_text_config()
     signs = layers.signatures(text, setup.checkpoint_every, setup.gradient_checkpointing)
+    # the balancing loss stacks the router logits of all layers, so its tensors grow with them
+    whole = whole or (setup.fused_head and step.router_loss_coefficient(config) != 0.0)
     plan = layers.Plan(len(signs), len(signs), 0) if whole else layers.make_plan(signs)
     progress(0.05)
     while True:
