@@ -187,3 +187,9 @@ def test_without_the_extra_it_is_one_line(tmp_path, endpoint):
     (hidden / "__init__.py").write_text("raise ImportError('not here')")
     answers = ask(tmp_path, endpoint, "lab/small", PYTHONPATH=str(hidden.parent))
     assert answers["lab/small"] == ["E051", "error.missing_extra"]
+
+
+def test_a_cache_that_cannot_be_written_is_one_error(tmp_path, endpoint):
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    answers = ask(tmp_path, endpoint, "modelscope:lab/scope")
+    assert answers["modelscope:lab/scope"] == ["E035", "error.catalog.not_written"]

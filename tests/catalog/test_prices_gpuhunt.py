@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 import threading
 import zipfile
 from decimal import Decimal
@@ -11,7 +12,7 @@ import pytest
 
 from loracle.catalog.offers import load_offers
 from loracle.catalog.prices_gpuhunt import refresh, snapshot_offers
-from loracle.errors import CatalogError
+from loracle.errors import CatalogError, MissingExtra
 
 pytest.importorskip("gpuhunt")
 
@@ -110,6 +111,13 @@ def test_no_network_is_one_error_and_the_old_snapshot_stays(tmp_path, monkeypatc
     assert caught.value.code == "E037"
     assert list(tmp_path.iterdir()) == [old]
     assert capfd.readouterr().err == ""
+
+
+def test_without_the_extra_it_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gpuhunt", None)  # what import sees where it is missing
+    with pytest.raises(MissingExtra) as caught:
+        refresh("2026-11-30", folder=tmp_path)
+    assert (caught.value.code, caught.value.values["extra"]) == ("E051", "prices")
 
 
 def test_catalogs_without_a_known_card_are_one_error(tmp_path, served):

@@ -22,7 +22,7 @@ def cache_folder() -> Path:
     return platformdirs.user_cache_path("loracle")
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader sees the old text or the new one, never a half.
 
     Raises CatalogError E035 where the folder or the file cannot be written.
@@ -30,7 +30,7 @@ def write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, "utf-8")
+        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         partial.replace(path)
     except OSError as error:
         if partial.is_file():

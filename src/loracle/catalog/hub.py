@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loracle.catalog.folders import cache_folder
+from loracle.catalog.folders import cache_folder, write_whole
 from loracle.errors import CatalogError, MissingExtra
 
 TOKENIZER_FILES = (
@@ -120,11 +120,7 @@ def _modelscope_file(model_id: str, name: str, revision: str | None, offline: bo
         return kept
     if offline:
         raise _unreachable(model_id, "ModelScope", offline=True)
-    content = _modelscope_download(model_id, name, revision or "master")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_name(f".{name}.{os.getpid()}")
-    partial.write_bytes(content)
-    partial.replace(kept)
+    write_whole(kept, _modelscope_download(model_id, name, revision or "master"))
     return kept
 
 
