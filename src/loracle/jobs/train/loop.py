@@ -17,7 +17,7 @@ from loracle.jobs.train import checkpoints, facts, relief
 from loracle.jobs.train.mirror import Mirror
 from loracle.jobs.train.model import SpecialTokens
 from loracle.jobs.train.options import Options
-from loracle.jobs.train.process import Outcome, is_main, spent_before, stop_on_signals
+from loracle.jobs.train.process import Outcome, is_main, signals_ask, spent_before
 from loracle.jobs.train.pulse import Pulse, Stopper
 from loracle.jobs.train.readings import card_watcher
 from loracle.jobs.train.record import write_record
@@ -57,7 +57,6 @@ class Loop:
     ) -> Outcome:
         """Train from the checkpoint or from the start, until an end."""
         self.stopper = Stopper(self.run.stop_request)
-        stop_on_signals(self.stopper.ask)
         self.mirror = self._mirror()
         trainer = self._trainer(model, flat, train_rows, eval_rows)
         if is_main():
@@ -65,7 +64,8 @@ class Loop:
         if checkpoint is not None:
             self._event("resumed", step=checkpoint.step)
         try:
-            trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
+            with signals_ask(self.stopper.ask):
+                trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
         except Interrupted as interrupted:
             return self._interrupted(trainer, interrupted)
         except RuntimeError as error:

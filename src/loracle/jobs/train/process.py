@@ -6,18 +6,19 @@ Everything the process learns goes into the run folder; whoever started it may b
 distributed launcher every process runs this file and the first one writes.
 """
 
+import contextlib
 import os
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from loracle.domain.plan import Plan
-from loracle.domain.recipe import Recipe
 from loracle.domain.recipe_text import read_recipe
 from loracle.domain.setup import TrainingSetup
 from loracle.errors import InputError, LoracleError, RunError
@@ -398,10 +399,18 @@ def _revision(source: str) -> str | None:
     return Path(path).parent.name if isinstance(path, str) else None
 
 
-def stop_on_signals(ask: Any) -> None:
-    """SIGTERM (a spot machine is reclaimed) and SIGINT ask the run to save and end."""
-    signal.signal(signal.SIGTERM, lambda *_: ask("terminated"))
-    signal.signal(signal.SIGINT, lambda *_: ask("stop"))
+@contextlib.contextmanager
+def signals_ask(ask: Callable[[str], None]) -> Iterator[None]:
+    """SIGTERM (a spot machine is reclaimed) and SIGINT ask the run to save and end, meanwhile."""
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: ask("terminated")),
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: ask("stop")),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def spent_before(run: RunFolder) -> Decimal:

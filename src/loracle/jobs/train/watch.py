@@ -71,7 +71,7 @@ class Watch:
     expected: Expected
     _recent: deque[Reading] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _losses: list[float] = field(default_factory=list)
-    _holding: set[str] = field(default_factory=set)
+    _holding: dict[str, bool] = field(default_factory=dict)  # rule: whether it asked to stop
     _not_finite: int = 0
     _first_step: int | None = None
     _first_spent: Decimal | None = None
@@ -85,10 +85,11 @@ class Watch:
         for rule in _RULES:
             found = rule(self, reading)
             name = rule.__name__
+            before = self._holding.pop(name, None)
             if found is None:
-                self._holding.discard(name)
-            elif name not in self._holding or found.stop:
-                self._holding.add(name)
+                continue
+            self._holding[name] = found.stop
+            if before is None or found.stop > before:
                 alarms.append(found)
         if math.isfinite(reading.loss):
             self._losses.append(reading.loss)

@@ -1,0 +1,89 @@
+"""`loracle demo`: the whole way in minutes, with a real small model and no card."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from loracle import words
+from loracle.cli.output import Output
+from loracle.units import gib
+
+if TYPE_CHECKING:
+    from loracle.jobs.demo.run import DemoReport
+
+_help = "help.demo_flag"
+
+
+def run(
+    folder: str = typer.Option("loracle-demo", "--folder", help=words.text(f"{_help}.folder")),
+    method: str = typer.Option("lora", "--method", help=words.text(f"{_help}.method")),
+    steps: int = typer.Option(48, "--steps", min=1, help=words.text(f"{_help}.steps")),
+    questions: int = typer.Option(
+        120, "--questions", min=1, max=160, help=words.text(f"{_help}.questions")
+    ),
+    as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
+    quiet: bool = typer.Option(False, "-q", "--quiet", help=words.text("help.quiet")),
+) -> None:
+    """Plan, train, score and report; exit 1 where the tuned model is not shown to be better."""
+    from loracle.jobs.demo.make_data import NUM_HELD_OUT, NUM_TRAIN
+    from loracle.jobs.demo.run import run_demo
+
+    output = Output("json" if as_json else "quiet" if quiet else "human")
+    output.note(output.text("demo.title", train=NUM_TRAIN, held_out=NUM_HELD_OUT))
+
+    def tell(stage: str, values: dict) -> None:  # type: ignore[type-arg]
+        if stage == "planned":
+            plan = values["plan"]
+            card = plan.candidates[plan.best or 0]
+            output.note(
+                output.text(
+                    "demo.plan",
+                    memory=gib(card.memory.device_bytes.likely),
+                    card=card.gpu_id,
+                    steps=plan.num_steps,
+                )
+            )
+        elif stage == "training":
+            output.note(output.text("demo.training", steps=values["steps"]))
+            output.note(output.text("train.follow", name=values["run"].path))
+        else:
+            who = output.text(f"demo.who_{values['who']}")
+            output.note(output.text("demo.scoring", who=who, total=values["total"]))
+
+    report = run_demo(Path(folder), method=method, steps=steps, questions=questions, tell=tell)
+    if output.mode == "json":
+        output.json(report.document())
+    else:
+        _show(output, report)
+    raise SystemExit(0 if report.comparison.verdict == "better" else 1)
+
+
+def _show(output: Output, report: "DemoReport") -> None:
+    say = output.text
+    for example in report.examples if output.mode == "human" else ():
+        output.line()
+        output.line(say("demo.question", text=example.question))
+        output.line(say("demo.wanted", text=example.wanted))
+        output.line(say("demo.base", text=" ".join(example.base.split())[:70]))
+        output.line(say("demo.tuned", text=example.tuned))
+    output.line()
+    total = report.comparison.num_items
+    for who, right in (("base", report.base_right), ("tuned", report.tuned_right)):
+        low, high = _interval(right, total)
+        output.line(
+            say("demo.score", who=say(f"demo.who_{who}"), right=right, total=total,
+                percent=100 * right / total, low=100 * low, high=100 * high)
+        )  # fmt: skip
+    better = report.comparison.verdict == "better"
+    output.line(say("demo.better" if better else "demo.not_better", p=report.comparison.p))
+    output.line(say("demo.done", seconds=sum(report.seconds.values()), folder=report.folder))
+    output.note(say("demo.next", recipe=report.folder / "recipe.yaml"))
+
+
+def _interval(right: int, total: int) -> tuple[float, float]:
+    """Exact 95 % interval of a share (Clopper and Pearson)."""
+    from scipy.stats import binomtest
+
+    found = binomtest(right, total).proportion_ci(0.95)
+    return float(found.low), float(found.high)

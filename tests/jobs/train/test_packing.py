@@ -1,0 +1,89 @@
+"""Packed documents see nothing of each other: logits and losses equal those of each one alone."""
+
+import pytest
+import torch
+
+from loracle.jobs.train.collate import Collator
+from loracle.jobs.train.templates import IGNORED
+
+LENGTHS = (7, 12, 5)
+
+
+@pytest.fixture(scope="module")
+def model(tiny, tmp_path_factory):
+    from transformers import AutoModelForCausalLM
+
+    folder = tiny.make_model(tmp_path_factory.mktemp("packing"))
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def rows():
+    draw = torch.Generator().manual_seed(0)
+    documents = [torch.randint(3, 250, (one,), generator=draw).tolist() for one in LENGTHS]
+    ids = [token for document in documents for token in document]
+    return documents, {"input_ids": ids, "labels": list(ids), "seq_lengths": list(LENGTHS)}
+
+
+def logits_of(model, **inputs):
+    with torch.no_grad():
+        return model(**inputs, use_cache=False).logits
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_logits_of_packed_documents_equal_those_alone(model, attention, flat):
+    model.set_attn_implementation(attention)
+    documents, row = rows()
+    batch = Collator(0, flat)([row])
+    packed = logits_of(
+        model, input_ids=batch["input_ids"], position_ids=batch["position_ids"]
+    )[0]  # fmt: skip
+    start = 0
+    for document in documents:
+        alone = logits_of(model, input_ids=torch.tensor([document]))[0]
+        assert torch.equal(packed[start : start + len(document)], alone) or torch.allclose(
+            packed[start : start + len(document)], alone, rtol=0, atol=1e-6
+        )
+        start += len(document)
+
+
+def test_an_all_ones_mask_would_break_it(model):
+    """The fault that the collator avoids is real: the same rows with a mask give other logits."""
+    model.set_attn_implementation("sdpa")
+    _, row = rows()
+    batch = Collator(0)([row])
+    inputs = {"input_ids": batch["input_ids"], "position_ids": batch["position_ids"]}
+    right = logits_of(model, **inputs)
+    wrong = logits_of(model, **inputs, attention_mask=torch.ones_like(batch["input_ids"]))
+    assert (right - wrong).abs().max() > 0.01
+
+
+def test_rows_of_a_batch_are_padded_at_the_end_without_touching_each_other(model):
+    model.set_attn_implementation("sdpa")
+    documents, row = rows()
+    short = {"input_ids": documents[0], "labels": documents[0], "seq_lengths": [LENGTHS[0]]}
+    batch = Collator(0)([row, short])
+    assert batch["input_ids"].shape == (2, sum(LENGTHS))
+    packed = logits_of(model, input_ids=batch["input_ids"], position_ids=batch["position_ids"])
+    alone = logits_of(model, input_ids=torch.tensor([documents[0]]))[0]
+    assert torch.allclose(packed[1, : LENGTHS[0]], alone, rtol=0, atol=1e-6)
+    assert (batch["labels"][1, LENGTHS[0] :] == IGNORED).all()
+
+
+def test_the_first_token_of_a_document_is_predicted_by_nothing():
+    _, row = rows()
+    labels = Collator(0)([row])["labels"][0]
+    starts = [0, LENGTHS[0], LENGTHS[0] + LENGTHS[1]]
+    assert [int(labels[start]) for start in starts] == [IGNORED] * 3
+    assert (labels != IGNORED).sum() == sum(LENGTHS) - 3
+
+
+def test_the_flat_layout_gives_bounds_and_pads_nothing():
+    documents, row = rows()
+    short = {"input_ids": documents[0], "labels": documents[0], "seq_lengths": [LENGTHS[0]]}
+    batch = Collator(0, flat=True)([row, short])
+    assert batch["input_ids"].shape == (1, sum(LENGTHS) + LENGTHS[0])
+    assert batch["cu_seq_lens_q"].tolist() == [0, 7, 19, 24, 31]
+    assert batch["cu_seq_lens_q"].dtype == torch.int32
+    assert batch["max_length_q"] == 12
+    assert batch["position_ids"][0, :9].tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1]
