@@ -55,6 +55,7 @@ def run(
     why: str = typer.Option(None, "--why", metavar="CARD", help=words.text(f"{_help}.why")),
     everything: bool = typer.Option(False, "--all", help=words.text(f"{_help}.all")),
     offline: bool = typer.Option(False, "--offline", help=words.text(f"{_help}.offline")),
+    skip_bad: bool = typer.Option(False, "--skip-bad", help=words.text(f"{_help}.skip_bad")),
     save: str = typer.Option(None, "--save", metavar="FILE", help=words.text(f"{_help}.save")),
     recipe_out: str = typer.Option(
         None, "-o", "--output", metavar="FILE", help=words.text(f"{_help}.output")
@@ -87,7 +88,7 @@ def run(
     if target is None and "model" not in overrides:
         raise InputError("error.no_target", code="E011", hint="hint.no_target")
     recipe = _recipe(target, overrides)
-    plan, reason = planned(recipe, engine=engine, offline=offline, output=output)
+    plan, reason = planned(recipe, engine=engine, offline=offline, skip_bad=skip_bad, output=output)
     if reason is not None:
         output.note(f"{output.text('label.warning')}: {reason}")
     _write(plan, recipe, save, recipe_out)
@@ -113,14 +114,14 @@ def run(
 
 
 def planned(
-    recipe: "Recipe", *, engine: str, offline: bool, output: Output
+    recipe: "Recipe", *, engine: str, offline: bool, skip_bad: bool, output: Output
 ) -> tuple["Plan", str | None]:
     """The plan by the asked-for engine, and why a better one was not used (a sentence)."""
     from loracle.cli.today import today
     from loracle.planner.gather import gather
     from loracle.planner.plan import make_plan
 
-    facts = gather(recipe, today=today(), offline=offline)
+    facts = gather(recipe, today=today(), offline=offline, skip_bad=skip_bad)
     return make_plan(recipe, facts), None
 
 

@@ -18,8 +18,11 @@ from loracle.domain.recipe import Recipe
 from loracle.planner.plan import Facts
 
 
-def gather(recipe: Recipe, *, today: str, offline: bool = False) -> Facts:
+def gather(recipe: Recipe, *, today: str, offline: bool = False, skip_bad: bool = False) -> Facts:
     """The facts that `make_plan` needs for a recipe, on `today` (ISO date).
+
+    `skip_bad` leaves out rows of the data that cannot be used (and counts them) where else they
+    are an error.
 
     Raises CatalogError for a model, card or offer that is not known, and what reading the data set
     raises (DataError, InputError).
@@ -31,8 +34,8 @@ def gather(recipe: Recipe, *, today: str, offline: bool = False) -> Facts:
         offers=_offers(recipe.rent.offers),
         rates=load_rates(),
         today=today,
-        data=_data(recipe.data.train, recipe, shape),
-        eval_data=_data(recipe.data.eval, recipe, shape),
+        data=_data(recipe.data.train, recipe, shape, skip_bad),
+        eval_data=_data(recipe.data.eval, recipe, shape, skip_bad),
         wanted=tuple(dict.fromkeys(find_gpu(name).id for name in recipe.rent.gpus)),
         versions={"loracle": __version__},
     )
@@ -44,7 +47,7 @@ def _offers(ids: Sequence[str]) -> tuple[Offer, ...]:
     return load_offers()
 
 
-def _data(path: str | None, recipe: Recipe, shape: ModelShape) -> DataFacts | None:
+def _data(path: str | None, recipe: Recipe, shape: ModelShape, skip_bad: bool) -> DataFacts | None:
     if path is None:
         return None
     from loracle.catalog.datasets import data_facts
@@ -56,4 +59,5 @@ def _data(path: str | None, recipe: Recipe, shape: ModelShape) -> DataFacts | No
         model=recipe.model,
         vocab_size=shape.vocab_size,
         format=recipe.data.format,
+        skip_bad=skip_bad,
     )
