@@ -27,7 +27,7 @@ DEFAULTS = {
     "gradient_checkpointing": True, "checkpoint_every": 1, "attention": "sdpa",
     "optimizer": "paged_adamw_8bit", "kbit_upcast": False, "rank": 16, "targets": "attention",
     "dropout": 0.0, "steps": 6, "cap_gib": None, "eval_micro_batch": None, "save": False,
-    "alloc_conf": None,
+    "alloc_conf": None, "history": False,
 }  # fmt: skip
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
@@ -184,7 +184,11 @@ def run(c: dict) -> dict:
         if c["cap_gib"]:
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(c["cap_gib"] * 2**30 / total)
+        if c["history"]:
+            torch.cuda.memory._record_memory_history(max_entries=2_000_000, stacks="python")
         trainer.train()
+        if c["history"]:
+            write_history(os.path.join(os.path.dirname(c["rows"]) or ".", c["id"] + ".history"))
         stats = torch.cuda.memory_stats()
         out.update(
             peak_allocated_bytes=torch.cuda.max_memory_allocated(),
@@ -252,6 +256,20 @@ def _plain(model, c: dict, common: dict, ids, timer):
     )  # fmt: skip
 
 
+def write_history(path: str) -> None:
+    """The allocator's own log of the run: one line an event, action, bytes, address, place."""
+    import gzip
+
+    import torch
+
+    events = torch.cuda.memory._snapshot()["device_traces"][0]
+    with gzip.open(path + ".gz", "wt") as file:
+        for e in events:
+            frames = [f for f in e.get("frames", ()) if f["filename"].endswith(".py")][:2]
+            where = " ".join(f"{f['filename'].rpartition('/')[2]}:{f['line']}" for f in frames)
+            file.write(f"{e['action']} {e['size']} {e['addr']:x} {where}\n")
+
+
 def nvml_used() -> int:
     """Bytes in use on the card as NVML sees them."""
     import pynvml
@@ -294,7 +312,7 @@ def row(c: dict, out: dict, meta: dict, context_bytes: int) -> dict:
 def main() -> None:
     """One config of the list."""
     configs, path, deadline, index = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
-    c = {**DEFAULTS, **json.load(open(configs))[index]}
+    c = {**DEFAULTS, **json.load(open(configs))[index], "rows": path}
     if c["alloc_conf"]:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = c["alloc_conf"]
     import accelerate
