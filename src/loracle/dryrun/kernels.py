@@ -35,8 +35,10 @@ def dropout(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def native_dropout(recorder: Recorder, func: Any, x: torch.Tensor, p: float, train: Any) -> Any:
-    """Output and bool mask."""
-    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+    """Output and bool mask; the mask is allocated first."""
+    mask = torch.empty_like(x, dtype=torch.bool)
+    recorder.watch(mask, "activation", "native_dropout")
+    return torch.empty_like(x), mask
 
 
 def native_dropout_backward(
@@ -83,8 +85,8 @@ class FusedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
         q, k, v, bias, out, lse, seed, offset = ctx.saved_tensors
         batch, heads, rows, dim = q.shape
-        if ctx.kernel == "cudnn":
-            if grad.stride() != out.stride():
+        if ctx.kernel == "cudnn":  # takes any layout with a unit stride inside (cuDNN >= 9.5.1)
+            if grad.stride(-1) != 1:
                 grad = grad.transpose(1, 2).contiguous().transpose(1, 2)
         else:
             grad = grad.transpose(1, 2).contiguous().transpose(1, 2)

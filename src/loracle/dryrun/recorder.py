@@ -60,6 +60,7 @@ class Recorder(TorchDispatchMode):
         self.module = ""
         self.uniform = Uniform()
         self.workspace_bytes = 0
+        self.recomputing = False
         self._layer_of = re.compile(re.escape(layer_path) + r"\.(\d+)(?:\.|$)")
         self._layer_path = layer_path
         self._seen: set[str] = set()
@@ -155,9 +156,17 @@ class Recorder(TorchDispatchMode):
         self.segments[-1].ops[op] += 1
 
     def op_phase(self) -> str:
-        """forward, recompute (grad mode is on inside a backward pass) or backward."""
-        phase = self.segments[-1].phase
-        return "recompute" if phase == "backward" and torch.is_grad_enabled() else phase
+        """forward, recompute (inside a backward pass), backward or evaluation."""
+        return "recompute" if self.recomputing else self.segments[-1].phase
+
+    @contextmanager
+    def recompute(self) -> Iterator[None]:
+        """What runs inside is a checkpoint's second forward pass."""
+        self.recomputing = True
+        try:
+            yield
+        finally:
+            self.recomputing = False
 
     # --- the watch -----------------------------------------------------------------------------
 

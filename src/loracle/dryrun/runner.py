@@ -3,6 +3,7 @@
 import gc
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,7 @@ def run(
     path = build.layer_path(model, config.num_hidden_layers)
     recorder = Recorder(path)
     model = build.load_model(setup, model, recorder)
-    _prepare(model, setup)
+    _prepare(model, setup, recorder)
     recorder.kernels = kernels.table()
     recorder.workspace_bytes = kernels.cublas_workspace(capability)
     mode = CudaAutocast({
@@ -89,14 +90,17 @@ def run(
     return Run(recorder, trainable, tuple(gradients))
 
 
-def _prepare(model: Any, setup: TrainingSetup) -> None:
+def _prepare(model: Any, setup: TrainingSetup, recorder: Recorder) -> None:
     if setup.fused_head:
         step.add_fused_head(model if setup.method == "full" else model.get_base_model())
     if setup.method != "full" and (setup.gradient_checkpointing or setup.stack == "hf-trainer"):
         model.enable_input_require_grads()
     if setup.gradient_checkpointing:
         model.gradient_checkpointing_enable(
-            gradient_checkpointing_kwargs={"use_reentrant": False},
+            gradient_checkpointing_kwargs={
+                "use_reentrant": False,
+                "context_fn": lambda: (nullcontext(), recorder.recompute()),
+            },
             every_n_layers=setup.checkpoint_every,
         )
     model.train()
