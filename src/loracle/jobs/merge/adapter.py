@@ -73,12 +73,9 @@ def read_adapter(folder: Path) -> Adapter:
     Raises:
         RunError: E063 no adapter there, E064 a broken file, E065 a kind that cannot be merged.
     """
-    config = _config(folder)
-    weights = folder / "adapter_model.safetensors"
-    if not weights.is_file():
-        raise RunError("error.merge.no_adapter", code="E063", path=str(folder))
+    config, file = check_adapter(folder)
     _refuse_kinds(config)
-    adapter = Adapter(folder, config, TensorFile(weights))
+    adapter = Adapter(folder, config, file)
     for key in adapter.file.entries:
         _sort(adapter, key)
     for module in adapter.lora.values():
@@ -89,6 +86,15 @@ def read_adapter(folder: Path) -> Adapter:
     if bool(config.get("use_dora")) and any(one.magnitude is None for one in adapter.lora.values()):
         raise _cannot("dora_magnitude")
     return adapter
+
+
+def check_adapter(folder: Path) -> tuple[Mapping[str, Any], TensorFile]:
+    """Config and weight file of an adapter of any kind; raises RunError E063 or E064."""
+    config = _config(folder)
+    weights = folder / "adapter_model.safetensors"
+    if not weights.is_file():
+        raise RunError("error.merge.no_adapter", code="E063", path=str(folder))
+    return config, TensorFile(weights)
 
 
 def _config(folder: Path) -> Mapping[str, Any]:

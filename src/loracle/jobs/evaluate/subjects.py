@@ -1,0 +1,171 @@
+"""The models that are compared, and how each is loaded so that only the weights differ."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loracle.errors import MissingExtra, RunError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One model under test.
+
+    `weights` is a model folder or hub id, `adapter` an adapter folder on top of it, `quant` how
+    the weights are held (None, nf4, nf4-double, int8). `id` names it in results: base, adapter,
+    merged, ...
+    """
+
+    id: str
+    weights: str
+    adapter: Path | None = None
+    quant: str | None = None
+    dtype: str = "bfloat16"
+
+    @property
+    def loads_like(self) -> tuple[object, ...]:
+        """Subjects with the same value share one loading: base and adapter."""
+        return (self.weights, self.quant, self.dtype)
+
+
+def choose_device() -> "torch.device":
+    """The first CUDA card, else the CPU; raises MissingExtra without torch."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtra("train", "torch") from error
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def compute_dtype(device: "torch.device", wanted: str) -> str:
+    """The wanted dtype on a card that computes in it; fp32 on a CPU, whose bf16 is slow."""
+    import torch
+
+    if device.type == "cpu":
+        return "float32"
+    capable = torch.cuda.get_device_capability(device) >= (8, 0)
+    return wanted if wanted != "bfloat16" or capable else "float16"
+
+
+def quiet_libraries() -> None:
+    """No progress bars and hints of others between our lines."""
+    import logging
+
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+
+
+@contextmanager
+def loaded(subjects: list[Subject], device: "torch.device") -> Iterator["Loaded"]:
+    """Subjects of one loading, ready one after the other; memory is given back at the end."""
+    import torch
+
+    holder = Loaded(subjects, device)
+    try:
+        yield holder
+    finally:
+        holder.model = None
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+class Loaded:
+    """Weights in memory, with the adapters of the subjects that share them."""
+
+    def __init__(self, subjects: list[Subject], device: "torch.device") -> None:
+        first = subjects[0]
+        self.device = device
+        quiet_libraries()
+        self.model: Any = _load(first, device)
+        for subject in subjects:
+            if subject.adapter is not None:
+                self.model = _with_adapter(self.model, subject)
+        self.model.eval()
+
+    @contextmanager
+    def use(self, subject: Subject) -> Iterator["PreTrainedModel"]:
+        """The model as this subject: its adapter on, or all adapters off."""
+        if subject.adapter is not None:
+            self.model.set_adapter(subject.id)
+            yield self.model
+        elif hasattr(self.model, "disable_adapter"):
+            with self.model.disable_adapter():
+                yield self.model
+        else:
+            yield self.model
+
+
+def _load(subject: Subject, device: "torch.device") -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            subject.weights,
+            dtype=getattr(torch, subject.dtype),
+            device_map={"": device} if device.type == "cuda" else None,
+            **_quantised(subject),
+        )
+    except (OSError, ValueError) as error:
+        raise RunError(
+            "error.evaluate.load",
+            code="E069",
+            id=subject.id,
+            path=subject.weights,
+            cause=_first_line(error),
+        ) from error
+    model.generation_config = GenerationConfig()  # sampling defaults of the model must not leak in
+    return model
+
+
+def _with_adapter(model: Any, subject: Subject) -> Any:
+    """The model with this subject's adapter loaded under the subject's id."""
+    from peft import PeftModel
+
+    from loracle.jobs.merge.adapter import check_adapter
+
+    assert subject.adapter is not None
+    check_adapter(subject.adapter)
+    try:
+        if isinstance(model, PeftModel):
+            model.load_adapter(str(subject.adapter), adapter_name=subject.id)
+            return model
+        return PeftModel.from_pretrained(model, str(subject.adapter), adapter_name=subject.id)
+    except (RuntimeError, ValueError) as error:  # shapes of another base, missing keys
+        raise RunError(
+            "error.evaluate.adapter", code="E067", path=str(subject.adapter),
+            base=subject.weights, cause=_first_line(error),
+        ) from error  # fmt: skip
+
+
+def _quantised(subject: Subject) -> dict[str, Any]:
+    """As training stored the base; the compute dtype is the subject's."""
+    if subject.quant is None:
+        return {}
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    if subject.quant == "int8":
+        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
+    how = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=subject.quant == "nf4-double",
+        bnb_4bit_compute_dtype=getattr(torch, subject.dtype),
+    )
+    return {"quantization_config": how}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
