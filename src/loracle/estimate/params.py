@@ -19,6 +19,16 @@ EIGHT_BIT_FROM = 4096  # elements from which bitsandbytes keeps an optimizer sta
 PAGED_FROM = 100_000  # elements from which it pages one
 
 
+# Their Linear layers are subclasses, and transformers quantises exact nn.Linear and Conv1D only
+# (integrations/bitsandbytes.py, replace_with_bnb_linear): a quantised Falcon stays in 16 bits.
+NEVER_QUANTISED = frozenset({"falcon"})
+
+
+def effective_quant(setup: TrainingSetup) -> str | None:
+    """The quantisation that the stack really applies to the base's Linear layers."""
+    return None if setup.model.model_type in NEVER_QUANTISED else setup.quant
+
+
 def rounded(num_bytes: float) -> int:
     """Bytes that the caching allocator hands out for a request."""
     return -(-int(num_bytes) // BLOCK) * BLOCK
@@ -146,24 +156,25 @@ def quantised_bytes(setup: TrainingSetup) -> int:
 
     LLM.int8 keeps one byte a weight and one fp32 scale a row.
     """
-    if setup.quant is None:
+    quant = effective_quant(setup)
+    if quant is None:
         return 0
     total = 0
     for row in setup.model.linears:
         if row.role == "head":
             continue
         elements = row.in_features * row.out_features
-        if setup.quant == "int8":
+        if quant == "int8":
             total += row.count * (resident(elements) + rounded(row.out_features * 4))
         else:
-            total += row.count * nf4_bytes(elements, setup.quant == "nf4-double")
+            total += row.count * nf4_bytes(elements, quant == "nf4-double")
     return total
 
 
 def unquantised_bytes(setup: TrainingSetup) -> int:
     """What stays in 16 bits, or goes to fp32 with PEFT's kbit upcast."""
     rest = 4 if setup.kbit_upcast and setup.quant else ITEM[setup.base_dtype]
-    linear = 0 if setup.quant else ITEM[setup.base_dtype]
+    linear = 0 if effective_quant(setup) else rest
     total = 0
     for elements, count, kind in base_tensors(setup.model):
         # Linear4bit puts its bias back to the compute dtype at the first forward pass.

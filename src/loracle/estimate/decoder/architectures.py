@@ -562,13 +562,13 @@ def _gpt2(layer: Layer, x: Tensor) -> Tensor:
 LAYERS: dict[str, Run] = {
     **dict.fromkeys(
         ("llama", "mistral", "ministral", "qwen2", "qwen3", "smollm3", "seed_oss", "internlm3",
-         "arcee", "ernie4_5", "helium", "minicpm", "minicpm3"), _llama,
+         "arcee", "ernie4_5", "helium"), _llama,
     ),
     **dict.fromkeys(
         ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v2", "deepseek_v3"),
         _routed,
     ),
-    "granite": _granite, "granitemoe": _granite, "gpt_oss": _gpt_oss,
+    "granite": _granite, "granitemoe": _granite, "minicpm": _granite, "minicpm3": _granite, "gpt_oss": _gpt_oss,
     "phi3": _phi3, "chatglm": _chatglm,
     "baichuan": _packed(("W_pack", "o_proj", "gate_proj", "up_proj", "down_proj")),
     "internlm2": _packed(("wqkv", "wo", "w1", "w3", "w2")),

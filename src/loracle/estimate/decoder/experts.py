@@ -10,9 +10,13 @@ from loracle.estimate.decoder.layers import Layer, activate, attend, gated_mlp
 from loracle.estimate.decoder.tape import Tensor, Weight
 
 
+# The routers that hand their weights over in the dtype of their logits; the others stay in fp32.
+_NARROW_WEIGHTS = frozenset({"qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"})
+
+
 def expert_block(layer: Layer, x: Tensor) -> Tensor:
     """Router, routed experts, and shared experts where the model has them."""
-    t, shape = layer.tape, layer.shape
+    t = layer.tape
     weights = _route(layer, x)
     out = _grouped(layer, x, weights)
     del weights
@@ -22,7 +26,6 @@ def expert_block(layer: Layer, x: Tensor) -> Tensor:
             gate = op.unary(t, layer.project(x, "shared_expert_gate"), saves_output=True)
             shared = op.by_row(t, shared, gate)
         out = op.add(t, out, shared)
-    del shape
     return out
 
 
@@ -32,8 +35,10 @@ def _route(layer: Layer, x: Tensor) -> Tensor:
     router = layer.weight("router", float(shape.hidden_size * shape.num_experts),
                           layer.stream, layer.trained)  # fmt: skip
     logits = op.linear(t, x, router, shape.num_experts)
-    chances = op.softmax(t, logits)
-    return op.pick(t, chances, shape.experts_per_token / shape.num_experts)
+    weights = op.pick(t, op.softmax(t, logits), shape.experts_per_token / shape.num_experts)
+    if shape.model_type in _NARROW_WEIGHTS:
+        return op.cast(t, weights, logits.dtype)
+    return weights
 
 
 def _grouped(layer: Layer, x: Tensor, weights: Tensor) -> Tensor:
@@ -46,16 +51,20 @@ def _grouped(layer: Layer, x: Tensor, weights: Tensor) -> Tensor:
     rows = op.gather(t, x, times)
     rows = op.masked(t, rows, in_place=True)
     both = op.masked(t, _product(layer, rows, up, times * 2 * width))
-    del rows
     gate, value = op.split(t, both, 0.5, 0.5)
     del both
     inner = op.multiply(t, activate(layer, gate), value)
     del gate, value
     out = op.masked(t, _product(layer, inner, down, times * shape.hidden_size))
     del inner
-    weighted = op.by_row(t, out, weights)
-    del out
-    weighted = op.gather(t, weighted, 1)
+    # `rows` and `out` are locals of the function that runs the experts: they live to its end.
+    return _joined(layer, out, weights, times, source)
+
+
+def _joined(layer: Layer, out: Tensor, weights: Tensor, times: int, source: str) -> Tensor:
+    """Weigh the experts' rows, put them back in order, and sum them for each token."""
+    t = layer.tape
+    weighted = op.gather(t, op.by_row(t, out, weights), 1)
     return op.cast(t, op.sum_groups(t, weighted, times), source)
 
 
@@ -80,7 +89,6 @@ def gpt_oss_experts(layer: Layer, x: Tensor) -> Tensor:
     source = x.dtype
     rows = op.masked(t, op.gather(t, x, times), in_place=True)
     both = op.masked(t, _product(layer, rows, up, times * 2 * width))
-    del rows
     gate, value = op.part(t, both, 0.5), op.part(t, both, 0.5)
     del both
     gate, value = op.unary(t, gate), op.unary(t, value)
@@ -89,10 +97,7 @@ def gpt_oss_experts(layer: Layer, x: Tensor) -> Tensor:
     del gate, value, glu
     out = op.masked(t, _product(layer, inner, down, times * shape.hidden_size))
     del inner
-    weighted = op.by_row(t, out, weights)
-    del out
-    weighted = op.gather(t, weighted, 1)
-    return op.cast(t, op.sum_groups(t, weighted, times), source)
+    return _joined(layer, out, weights, times, source)
 
 
 def latent_attention(layer: Layer, x: Tensor) -> Tensor:

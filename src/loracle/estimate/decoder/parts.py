@@ -14,6 +14,7 @@ from loracle.estimate.decoder.architectures import final_norm, kinds_of, run_lay
 from loracle.estimate.decoder.layers import Layer
 from loracle.estimate.decoder.profile import Profile, profile_part
 from loracle.estimate.decoder.tape import Storage, Tape, Tensor, Weight
+from loracle.estimate.params import effective_quant
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,12 @@ def setting_of(setup: TrainingSetup, capability: tuple[int, int]) -> Setting:
     """The part of a setup that profiles depend on."""
     lora = setup.lora if setup.method != "full" else None
     upcast = setup.kbit_upcast and setup.quant is not None
+    quant = effective_quant(setup)
     kernel = attention_kernel(setup, capability)
     return Setting(
         stream="float32" if upcast else setup.base_dtype,
-        dtype=setup.base_dtype,
-        quant=setup.quant,
+        dtype="float32" if upcast and quant is None else setup.base_dtype,
+        quant=quant,
         compute=setup.autocast or setup.base_dtype,
         autocast=setup.autocast,
         trained=setup.method == "full",
@@ -124,14 +126,24 @@ def layer_profiles(
 
 
 def _layer_profile(shape: ModelShape, setting: Setting, kind: str) -> Profile:
-    def make() -> Profile:
+    """A layer in the middle of the model: its input has the dtype of its output.
+
+    LayerNorm returns fp32 under autocast and a 4-bit Linear returns its input's dtype, so the
+    residual stream of such a model is fp32 from the second layer on.
+    """
+
+    def make(dtype: str) -> Profile:
         layer = _layer(shape, setting, kind)
         return profile_part(
-            layer.tape, shape.hidden_size, setting.stream, lambda x: run_layer(layer, x, kind),
+            layer.tape, shape.hidden_size, dtype, lambda x: run_layer(layer, x, kind),
             checkpointed=setting.checkpointed,
         )  # fmt: skip
 
-    return _remembered(shape, setting, kind, make)
+    def settled() -> Profile:
+        profile = make(setting.stream)
+        return profile if profile.dtype == setting.stream else make(profile.dtype)
+
+    return _remembered(shape, setting, kind, settled)
 
 
 def _layer(shape: ModelShape, setting: Setting, kind: str) -> Layer:
@@ -198,13 +210,15 @@ def _heads(shape: ModelShape, rows: Mapping[str, Linear]) -> tuple[int, int, int
     return shape.num_heads, rows["k_proj"].out_features // dim, dim
 
 
-def head_profile(setup: TrainingSetup, capability: tuple[int, int] = (8, 0)) -> Profile:
+def head_profile(setup: TrainingSetup, capability: tuple[int, int]) -> Profile:
     """The last norm, the output head and the loss."""
     shape, setting = setup.model, setting_of(setup, capability)
-    return _remembered(shape, setting, "head", lambda: _head(shape, setting))
+    profiles, order = layer_profiles(setup, capability)
+    dtype = profiles[order[-1]].dtype
+    return _remembered(shape, setting, f"head {dtype}", lambda: _head(shape, setting, dtype))
 
 
-def _head(shape: ModelShape, setting: Setting) -> Profile:
+def _head(shape: ModelShape, setting: Setting, dtype: str) -> Profile:
     layer = _layer(shape, setting, "full_attention")
     t = layer.tape
     head = Weight(t, float(shape.embedding_params), setting.stream, setting.trained)
@@ -226,4 +240,4 @@ def _head(shape: ModelShape, setting: Setting) -> Profile:
             del copy
         outputs.clear()
 
-    return profile_part(t, shape.hidden_size, setting.stream, run, after_forward=convert)
+    return profile_part(t, shape.hidden_size, dtype, run, after_forward=convert)

@@ -26,12 +26,13 @@ Point = tuple[Size, ...]  # one size per kind, in the order of KINDS
 class Profile:
     """One part of the model.
 
-    `kept` is what the forward pass leaves for the backward pass (its input included, its output
+    `dtype` is that of its output. `kept` is what the forward pass leaves for the backward pass (its input included, its output
     not). `forward` are candidate peaks counted from an empty start, `backward` counted with
     `kept`. `gradients` is what the backward pass leaves; `casts` are autocast's copies of trained
     weights, which last until the forward pass of the whole model ends.
     """
 
+    dtype: str
     kept: Size
     casts: Size
     gradients: Size
@@ -84,6 +85,7 @@ def profile_part(
     cast = KINDS.index("cast")
     casts = tuple(a - b for a, b in zip(held[cast], kept[cast], strict=True))
     return Profile(
+        dtype=root.dtype,
         kept=total(kept),
         casts=(casts[0], casts[1], casts[2]),
         gradients=left[KINDS.index("gradient")],

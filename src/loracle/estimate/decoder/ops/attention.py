@@ -174,7 +174,7 @@ def sink_attention(
     scores = plus_constant(t, scores, stream)
     scores = cat(t, scores, Tensor(None, (0.0, float(heads), 0.0), scores.dtype))
     scores = plus_constant(t, scores, scores.dtype)
-    chances = softmax(t, scores, wide=t.autocast is not None)
+    chances = softmax(t, scores, wide=False)  # its dtype is given, so autocast leaves it
     del scores
     weights = cast(t, chances, value_dtype)
     del chances

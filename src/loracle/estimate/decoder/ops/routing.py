@@ -62,10 +62,17 @@ def plain_linear(t: Tape, x: Tensor, weight: Weight, width: float) -> Tensor:
 
 
 def sum_groups(t: Tape, x: Tensor, groups: float) -> Tensor:
-    """Sum over each token's experts: the gradient is an expanded view."""
-    whole = x.elements
-    out = empty(t, _times(whole, 1 / groups), x.dtype)
-    return attach(t, out, lambda grad: (Tensor(grad.storage, whole, grad.dtype),), x)
+    """Sum over each token's experts: autocast sums in fp32, and the gradient is cast back."""
+    whole, source = x.elements, x.dtype
+    dtype = "float32" if t.autocast else source
+    out = empty(t, _times(whole, 1 / groups), dtype)
+
+    def run(grad: Tensor) -> Sequence[Tensor | None]:
+        if grad.dtype != source:
+            return (empty(t, whole, source),)
+        return (Tensor(grad.storage, whole, grad.dtype),)
+
+    return attach(t, out, run, x)
 
 
 def repeat_view(t: Tape, x: Tensor, times: float) -> Tensor:
