@@ -37,7 +37,7 @@ $(VENV)/.bare: $(BIN)/python pyproject.toml constraints.txt
 # torch first, and by its exact version, so that nothing else drags another build in.
 $(VENV)/.full: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install $(CONSTRAINTS) torch==2.13.0
-	$(PIP) install $(CONSTRAINTS) -e '.[train,hub,parquet,s3,dev]'
+	$(PIP) install $(CONSTRAINTS) -e '.[train,hub,parquet,s3,prices,dev]'
 	@touch $@ $(VENV)/.bare
 
 clean:
