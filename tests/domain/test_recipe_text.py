@@ -199,3 +199,18 @@ def test_any_bytes_give_a_recipe_or_a_recipe_error(raw):
 )
 def test_any_yaml_gives_a_recipe_or_a_recipe_error(tree):
     assert isinstance(recipe_or_error(yaml.safe_dump(tree)), Recipe | RecipeError)
+
+
+def test_every_key_of_the_schema_is_described():
+    from loracle.domain.recipe_schema import recipe_schema
+
+    schema = recipe_schema()
+    groups = {**schema["$defs"], "Recipe": schema}
+    bare = [
+        f"{name}.{key}"
+        for name, group in groups.items()
+        for key, value in group["properties"].items()
+        if "description" not in value and "$ref" not in value
+    ]
+    assert bare == []
+    assert schema["$defs"]["Lora"]["properties"]["rank"]["description"] == "Width of the adapter."

@@ -11,18 +11,19 @@ app = typer.Typer(help=words.text("help.recipe"), no_args_is_help=True)
 @app.command(help=words.text("help.recipe_app.schema"))
 def schema() -> None:
     """Print the JSON Schema of a recipe."""
-    from loracle.domain.recipe import Recipe
+    from loracle.domain.recipe_schema import recipe_schema
 
-    document = Recipe.model_json_schema()
-    document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    Output("json").json(document)
+    Output("json").json(recipe_schema())
 
 
 @app.command(help=words.text("help.recipe_app.show"))
 def show(
     file: str = typer.Argument(..., help=words.text("help.recipe_app.file")),
-    assignments: list[str] = typer.Option(
-        [], "--set", metavar="KEY=VALUE", help=words.text("help.recipe_app.set")
+    assignments: list[str] = typer.Option(  # noqa: B008
+        [],
+        "--set",
+        metavar="KEY=VALUE",
+        help=words.text("help.recipe_app.set"),  # noqa: B008
     ),
     as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
     layout: str = typer.Option("human", "--format", help=words.text("help.format")),

@@ -13,7 +13,8 @@ Positive = Annotated[int, Field(gt=0)]
 
 
 class _Group(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # no use_attribute_docstrings: it reads the source at every start (see recipe_schema.py)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Data(_Group):

@@ -125,9 +125,14 @@ def _data_hints(session: Session) -> Iterator[Hint]:
 def _knob_hints(session: Session) -> Iterator[Hint]:
     """For cards that do not hold the job and would be cheaper (or any, where nothing fits)."""
     tried: set[tuple[str, int]] = set()
-    for seat in sorted(session.seats, key=_month_price):
+    too_small = [
+        seat
+        for seat in session.seats
+        if seat.candidate.fit in ("no", "risky") and seat.place.isolated
+    ]
+    for seat in sorted(too_small, key=_month_price):
         key = (seat.candidate.gpu_id, seat.place.num_gpus)
-        if seat.candidate.fit in ("fits", "tight") or not seat.place.isolated or key in tried:
+        if key in tried:
             continue
         if not _would_be_cheaper(seat, session) or len(tried) >= MOST_CARDS_TRIED:
             continue

@@ -26,19 +26,18 @@ def fill(
     """The fastest setting for this place, or None where the choice is it already."""
     if choice.speed is None or choice.fit not in ("fits", "tight"):
         return None
-    before = choice.tokens_per_s * useful_share(work, data)
-    best: tuple[float, Choice] | None = None
-    for setup, its_work in _alternatives(recipe, choice.setup, place, work, data):
-        for variant in checkpoint_variants(setup):
-            found = choose(variant, place, its_work, laws, micro_batch=None)
-            if found is None or found.fit not in ("fits", "tight"):
+    before = useful = choice.tokens_per_s * useful_share(work, data)
+    found = choice
+    for alternatives in (_checkpointings, _packings, _kernels):
+        for setup, its_work in alternatives(recipe, found.setup, place, work, data):
+            other = choose(setup, place, its_work, laws, micro_batch=None)
+            if other is None or other.fit not in ("fits", "tight"):
                 continue
-            useful = found.tokens_per_s * useful_share(its_work, data)
-            if best is None or useful > best[0] * CLEARLY_BETTER:
-                best = (useful, found)
-    if best is None or best[0] < before * WORTH_SHOWING:
+            its_useful = other.tokens_per_s * useful_share(its_work, data)
+            if its_useful > useful * CLEARLY_BETTER:
+                useful, found = its_useful, other
+    if useful < before * WORTH_SHOWING:
         return None
-    useful, found = best
     assert found.speed is not None
     return Filled(
         setup=found.setup,
@@ -69,16 +68,28 @@ def useful_share(work: Workload, data: DataFacts) -> float:
     return min(1.0, kept / (data.packed_sequences * work.peak_len))
 
 
-def _alternatives(
+def _checkpointings(
     recipe: Recipe, setup: TrainingSetup, place: Place, work: Workload, data: DataFacts
 ) -> Iterator[tuple[TrainingSetup, Workload]]:
-    """The attention kernels and packings that the recipe's stack and this card can run."""
-    kernels = [setup.attention]
-    if place.gpu.supports_flash_attention and recipe.training.attention == "auto":
-        kernels.append("flash_attention_2")
-    packed_too = setup.stack != "hf-trainer" and not work.packed and data.num_samples > 0
-    for kernel in kernels:
-        yield setup.with_changes(attention=kernel), work
-        if packed_too:
-            packed = workload(recipe, data, packing=True)
-            yield setup.with_changes(attention=kernel, packing=True), packed
+    for variant in checkpoint_variants(setup):
+        yield variant, work
+
+
+def _packings(
+    recipe: Recipe, setup: TrainingSetup, place: Place, work: Workload, data: DataFacts
+) -> Iterator[tuple[TrainingSetup, Workload]]:
+    """Packed rows, with any checkpointing: a full row needs more memory than a short one."""
+    if setup.stack == "hf-trainer" or work.packed or data.num_samples == 0:
+        return
+    packed = workload(recipe, data, packing=True)
+    for variant in checkpoint_variants(setup.with_changes(packing=True)):
+        yield variant, packed
+
+
+def _kernels(
+    recipe: Recipe, setup: TrainingSetup, place: Place, work: Workload, data: DataFacts
+) -> Iterator[tuple[TrainingSetup, Workload]]:
+    """FlashAttention-2 where the recipe leaves the kernel open and the card has it."""
+    if recipe.training.attention == "auto" and place.gpu.supports_flash_attention:
+        its_work = workload(recipe, data, packing=True) if setup.packing else work
+        yield setup.with_changes(attention="flash_attention_2"), its_work

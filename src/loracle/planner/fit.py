@@ -66,12 +66,10 @@ def choose(
     several cards, data parallel and sharded are both tried. None where the effective batch cannot
     be split over the cards.
     """
-    choices: list[Choice] = []
-    for family in _families(setup, place, micro_batch):
-        for one in family:
-            choices.append(judge(one, place, work, laws))
-            if choices[-1].fit == "no":
-                break  # a larger micro-batch needs no less
+    families = _families(setup, place, micro_batch)
+    choices = [
+        choice for family in families for choice in _best_sizes(family, place, work, laws)
+    ]  # fmt: skip
     return safest_then_fastest(choices) if choices else None
 
 
@@ -81,12 +79,42 @@ def judge(setup: TrainingSetup, place: Place, work: Workload, laws: Laws) -> Cho
     Memory at the longest sequence, time at the mean one.
     """
     longest = setup.with_changes(seq_len=work.peak_len)
-    memory = laws.memory(longest, place.gpu)
-    fit = fit_of(memory.device_bytes, place.gpu.usable_bytes)
+    memory, fit = _fit(longest, place, work, laws)
     if fit == "no":
         return Choice(longest, memory, fit)
     usual = setup.with_changes(seq_len=work.mean_len)
     return Choice(longest, memory, fit, laws.speed(usual, place.gpu, place.around))
+
+
+def _best_sizes(
+    family: Sequence[TrainingSetup], place: Place, work: Workload, laws: Laws
+) -> list[Choice]:
+    """The two largest micro-batches of the safest class of fit; the smallest where none fits.
+
+    `family` is in ascending order of micro-batch. A larger one needs no less memory, so the search
+    goes down from the largest and stops where it fits; it is seldom slower, so two are compared.
+    """
+    fits: list[str] = []
+    for one in reversed(family):
+        fits.append(_fit(one, place, work, laws)[1])
+        if fits[-1] == "fits":
+            break
+    if not fits:
+        return []
+    safest = min(fits, key=lambda fit: _SAFETY[fit])
+    if safest == "no":
+        return [judge(family[0], place, work, laws)]
+    largest = len(family) - 1 - fits.index(safest)
+    second = family[largest - 1 : largest] if largest > 0 else []
+    chosen = [judge(one, place, work, laws) for one in (*second, family[largest])]
+    return [choice for choice in chosen if _SAFETY[choice.fit] <= _SAFETY[safest]]
+
+
+def _fit(
+    setup: TrainingSetup, place: Place, work: Workload, laws: Laws
+) -> tuple[MemoryEstimate, str]:
+    memory = laws.memory(setup.with_changes(seq_len=work.peak_len), place.gpu)
+    return memory, fit_of(memory.device_bytes, place.gpu.usable_bytes)
 
 
 def micro_batches(per_card: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from dataclasses import fields
 from loracle.domain.estimate import MemoryEstimate, SpeedEstimate
 from loracle.domain.gpu import Gpu, Node
 from loracle.domain.setup import TrainingSetup
+from loracle.domain.trace import Op
 
 MemoryLaw = Callable[[TrainingSetup, Gpu], MemoryEstimate]
 SpeedLaw = Callable[[TrainingSetup, Gpu, Node], SpeedEstimate]
@@ -43,10 +44,20 @@ class Laws:
 
 def formula_laws() -> Laws:
     """The closed-form laws of `loracle.estimate`."""
+    from loracle.estimate.compute import step_ops
     from loracle.estimate.memory import estimate_memory
-    from loracle.estimate.speed import estimate_speed
+    from loracle.estimate.speed import speed_of_ops
 
-    return Laws(estimate_memory, lambda setup, gpu, node: estimate_speed(setup, gpu, node=node))
+    done: dict[object, tuple[Op, ...]] = {}
+
+    def speed(setup: TrainingSetup, gpu: Gpu, node: Node) -> SpeedEstimate:
+        """The operations are those of the setup; only their prices are the card's."""
+        key = (id(setup.model), knobs(setup))
+        if key not in done:
+            done[key] = tuple(step_ops(setup))
+        return speed_of_ops(done[key], setup, gpu, node=node, engine="formula")
+
+    return Laws(estimate_memory, speed)
 
 
 def knobs(setup: TrainingSetup) -> tuple[object, ...]:
