@@ -29,7 +29,7 @@ STEPS = 60
 
 
 def make_run(folder: Path, name: str, *, steps: int = STEPS):
-    """A run with everything that a resume must restore: dropout, accumulation, evaluation, epochs."""
+    """A run with all that a resume must restore: dropout, accumulation, evaluation, epochs."""
     from loracle.domain.recipe import Recipe
     from loracle.jobs.train.launch import create_run
     from loracle.jobs.train.options import Options
@@ -62,7 +62,7 @@ def train(path: str) -> None:
     """The body of a child: what `python -m loracle.jobs.train RUN --resume` does."""
     from loracle.jobs.train.process import main
 
-    log = open(Path(path) / "train.log", "ab")
+    log = (Path(path) / "train.log").open("ab")
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     raise SystemExit(main([path, "--resume"]))
@@ -106,9 +106,8 @@ def kill_at_some_moment(run, child, draw: random.Random, longest: float) -> str 
 
 
 def soak(folder: Path, kills: int, seed: int = 0, *, steps: int = STEPS) -> dict:
-    from loracle.jobs.train.checkpoints import newest_whole
-
     import loracle.jobs.train.loop  # noqa: F401 - torch and trl, once, before the forks
+    from loracle.jobs.train.checkpoints import newest_whole
 
     prepare(folder)
     reference = make_run(folder, "reference", steps=steps)
@@ -138,9 +137,9 @@ def soak(folder: Path, kills: int, seed: int = 0, *, steps: int = STEPS) -> dict
             reported = max((event["step"] for event in run.events("saved")), default=0)
             whole, _ = newest_whole(run.checkpoints)
             lost_checkpoints += (whole.step if whole else 0) < reported
-        different += sum(
-            seen != expected[step] for step, seen in losses(run).items()
-        ) + (sorted(losses(run)) != sorted(expected))
+        different += sum(seen != expected[step] for step, seen in losses(run).items()) + (
+            sorted(losses(run)) != sorted(expected)
+        )
     return {
         "kills": sum(moments.values()),
         "while_saving": moments["saving"],

@@ -18,7 +18,7 @@ _help = "help.demo_flag"
 def run(
     folder: str = typer.Option("loracle-demo", "--folder", help=words.text(f"{_help}.folder")),
     method: str = typer.Option("lora", "--method", help=words.text(f"{_help}.method")),
-    steps: int = typer.Option(48, "--steps", min=1, help=words.text(f"{_help}.steps")),
+    steps: int = typer.Option(80, "--steps", min=1, help=words.text(f"{_help}.steps")),
     questions: int = typer.Option(
         120, "--questions", min=1, max=160, help=words.text(f"{_help}.questions")
     ),

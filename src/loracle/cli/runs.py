@@ -35,7 +35,9 @@ def run(
                 name,
                 output.text(f"train.state.{state}"),
                 f"{status.get('step', 0)}/{status['steps']}" if "steps" in status else "-",
-                f"{float(str(status['spent'])):.2f}" if float(str(status.get("spent") or 0)) else "-",
+                f"{float(str(status['spent'])):.2f}"
+                if float(str(status.get("spent") or 0))
+                else "-",
             ]
             for name, state, status in found
         ],

@@ -20,20 +20,23 @@ def run(
     name: str = typer.Option(None, "--name", help=words.text(f"{_help}.name")),
     resume: str = typer.Option(None, "--resume", metavar="RUN", help=words.text(f"{_help}.resume")),
     plan: str = typer.Option(None, "--plan", metavar="FILE", help=words.text(f"{_help}.plan")),
-    foreground: bool = typer.Option(
-        False, "--foreground", help=words.text(f"{_help}.foreground")
-    ),
+    foreground: bool = typer.Option(False, "--foreground", help=words.text(f"{_help}.foreground")),
     detach: bool = typer.Option(False, "--detach", "-d", help=words.text(f"{_help}.detach")),
     budget: str = typer.Option(None, "--budget", help=words.text(f"{_help}.budget")),
     price: str = typer.Option(None, "--price", help=words.text(f"{_help}.price")),
     mirror: str = typer.Option(None, "--mirror", metavar="URL", help=words.text(f"{_help}.mirror")),
     on_oom: str = typer.Option(None, "--on-oom", help=words.text(f"{_help}.on_oom")),
     reporters: list[str] = typer.Option(  # noqa: B008
-        [], "--report-to", help=words.text(f"{_help}.reporter")
+        [],
+        "--report-to",
+        help=words.text(f"{_help}.reporter"),  # noqa: B008
     ),
     then: str = typer.Option(None, "--then", metavar="CMD", help=words.text(f"{_help}.then")),
     assignments: list[str] = typer.Option(  # noqa: B008
-        [], "--set", metavar="KEY=VALUE", help=words.text(f"{_help}.set")
+        [],
+        "--set",
+        metavar="KEY=VALUE",
+        help=words.text(f"{_help}.set"),  # noqa: B008
     ),
     allow_changed: bool = typer.Option(
         False, "--allow-changed", help=words.text(f"{_help}.allow_changed")
@@ -152,7 +155,7 @@ def _in_this_process(made: "RunFolder | None", resume: bool) -> int:
 
 
 def _is_first() -> bool:
-    from loracle.jobs.train.process import is_main
+    from loracle.jobs.train.world import is_main
 
     return is_main()
 

@@ -137,7 +137,12 @@ def comparison(
 
     say = output.text
     table = Table(box=None, padding=(0, 2), pad_edge=True, header_style="bold")
-    for heading in ("", say("train.head.now"), say("train.head.plan"), say("train.head.difference")):
+    for heading in (
+        "",
+        say("train.head.now"),
+        say("train.head.plan"),
+        say("train.head.difference"),
+    ):
         table.add_column(heading)
     evaluated = "" if eval_loss is None else f"  (eval {eval_loss:.3f})"
     table.add_row(say("train.head.loss"), f"{step['loss']:.3f}{evaluated}")
@@ -180,7 +185,11 @@ def sentences(output: Output, run: "RunFolder", event: Mapping[str, Any]) -> lis
             return [say("train.no_plan", card=event["card"])]
         speed = plan.get("tokens_per_s")
         return [
-            say("train.plan", memory=gib(plan["device_bytes"]), speed=f"{speed:,.0f}" if speed else "-")
+            say(
+                "train.plan",
+                memory=gib(plan["device_bytes"]),
+                speed=f"{speed:,.0f}" if speed else "-",
+            )
         ]
     if kind == "stopped":
         reason = say(f"train.reason_{event['reason']}")

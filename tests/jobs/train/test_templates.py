@@ -14,12 +14,15 @@ FORGETFUL = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 LOST = "{% for message in messages | reverse %}{{ message['content'] | upper }}|{% endfor %}"
-ENDLESS = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+ENDLESS = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+)
 REFUSES = "{{ raise_exception('no system role') }}"
 MARKED = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }}<|im_end|>"
-    "{% endgeneration %}{% else %}{{ message['content'] }}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}"
+    "{% endgeneration %}{% else %}{{ message['content'] }}<|im_end|>{% endif %}"
+    "{{ '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
@@ -58,7 +61,9 @@ def test_marks_in_the_template_and_prefix_rendering_agree(tiny):
         return_assistant_tokens_mask=True,
     )  # fmt: skip
     ours = encode(plain, sample)
-    assert [label != IGNORED for label in ours.labels] == [bool(m) for m in masked["assistant_masks"]]
+    assert [label != IGNORED for label in ours.labels] == [
+        bool(m) for m in masked["assistant_masks"]
+    ]
     assert encode(marked, sample) == ours
 
 

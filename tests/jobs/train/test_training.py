@@ -270,9 +270,7 @@ def test_a_full_disk_stops_cleanly_and_the_last_checkpoint_is_whole(make_run):
         with pytest.raises(RunError) as raised:
             train_run(full, resume=False)
     finally:
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-        )
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert raised.value.code == "E064"
     whole, broken = checkpoints.newest_whole(full.checkpoints)
     assert whole.step == saved[0]["step"]

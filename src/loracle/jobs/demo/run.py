@@ -18,7 +18,7 @@ from loracle.jobs.statistics import Comparison, compare_right_wrong
 from loracle.jobs.train.launch import create_run, failure_of, follow, start
 from loracle.jobs.train.options import Options
 
-STEPS, QUESTIONS = 48, 120
+STEPS, QUESTIONS = 80, 120
 SCHEMA = "loracle.demo/1"
 
 Tell = Callable[[str, dict[str, object]], None]
@@ -60,9 +60,7 @@ class DemoReport:
         }
 
 
-def demo_recipe(
-    folder: Path, model: Path, *, method: str = "lora", steps: int = STEPS
-) -> Recipe:
+def demo_recipe(folder: Path, model: Path, *, method: str = "lora", steps: int = STEPS) -> Recipe:
     """The demo's recipe: found by experiment to learn the task in a few CPU minutes."""
     return Recipe.model_validate(
         {
@@ -80,7 +78,12 @@ def demo_recipe(
                 "learning_rate": 2e-3,
                 "warmup_share": 0.05,
             },
-            "save": {"every_steps": 24, "every_minutes": 2, "keep": 1, "folder": str(folder / "runs")},
+            "save": {
+                "every_steps": 24,
+                "every_minutes": 2,
+                "keep": 1,
+                "folder": str(folder / "runs"),
+            },
             "evaluation": {"metric": "exact", "every_steps": 1000, "max_new_tokens": 28},
         }
     )
@@ -129,7 +132,9 @@ def _plan(recipe: Recipe) -> Plan:
     from loracle.planner.gather import gather
     from loracle.planner.plan import make_plan
 
-    return make_plan(recipe, gather(recipe, today=datetime.now(UTC).date().isoformat(), offline=True))
+    return make_plan(
+        recipe, gather(recipe, today=datetime.now(UTC).date().isoformat(), offline=True)
+    )
 
 
 def _write_recipe(folder: Path, recipe: Recipe) -> None:
@@ -182,5 +187,3 @@ def _score(
 
 def _lap(began: float, seconds: dict[str, float]) -> float:
     return round(time.monotonic() - began - sum(seconds.values()), 1)
-
-

@@ -126,14 +126,14 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
     got = (output, *torch.autograd.grad(output, packed, probe))
     wanted = (expected, *torch.autograd.grad(expected, packed, probe))
     return all(
-        torch.allclose(a.float(), b.float(), rtol=_TOLERANCE, atol=_TOLERANCE * b.abs().max().item())
+        torch.allclose(
+            a.float(), b.float(), rtol=_TOLERANCE, atol=_TOLERANCE * b.abs().max().item()
+        )
         for a, b in zip(got, wanted, strict=True)
     )
 
 
-def _sdpa(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, groups: int
-) -> torch.Tensor:
+def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, groups: int) -> torch.Tensor:
     key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
     rows = [one.transpose(0, 1)[None] for one in (query, key, value)]
     result = torch.nn.functional.scaled_dot_product_attention(*rows, is_causal=True)

@@ -67,9 +67,7 @@ def finish(written: Path, folder: Path, step: int, **facts: object) -> Checkpoin
             "bytes": path.stat().st_size,
             "sha256": _flush_and_hash(path),
         }
-    write_json(
-        written / MANIFEST, {"schema": SCHEMA, "step": step, **facts, "files": files}
-    )
+    write_json(written / MANIFEST, {"schema": SCHEMA, "step": step, **facts, "files": files})
     _flush_folder(written)
     target = checkpoint_path(folder, step)
     if target.exists():
@@ -102,9 +100,11 @@ def faults(checkpoint: Checkpoint) -> Iterator[str]:
     assert isinstance(listed, Mapping)
     for name, facts in listed.items():
         path = checkpoint.path / name
-        if not path.is_file() or path.stat().st_size != facts["bytes"]:
-            yield name
-        elif _hash(path) != facts["sha256"]:
+        if (
+            not path.is_file()
+            or path.stat().st_size != facts["bytes"]
+            or _hash(path) != facts["sha256"]
+        ):
             yield name
 
 

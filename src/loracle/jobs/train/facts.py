@@ -50,7 +50,7 @@ def recipe_hash(recipe: Recipe) -> str:
 
 
 def recipe_changes(before: Mapping[str, object], recipe: Recipe) -> list[str]:
-    """Keys that decide the weights and differ from an earlier resolved recipe: `key: old -> new`."""
+    """`key: old -> new` for each that decides the weights and differs from an earlier recipe."""
     new = recipe.model_dump(mode="json", exclude=_NOT_LEARNED)
     flat_old, flat_new = _flat(before), _flat(new)
     skipped = {f"training.{name}" for name in _NOT_LEARNED_TRAINING} | {"data.train", "data.eval"}

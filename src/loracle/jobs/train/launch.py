@@ -119,8 +119,8 @@ def follow(run: RunFolder, *, pid: int | None = None) -> Iterator[dict[str, obje
     while True:
         ended = run.state() in (*ENDED, "lost") or (pid is not None and _is_over(pid))
         found = False
-        for event, offset in _events_from(run, offset):
-            found = True
+        for event, position in _events_from(run, offset):
+            found, offset = True, position
             yield event
         if ended:
             return

@@ -1,8 +1,9 @@
-"""The loop and its ends: finished, stopped with a checkpoint, out of memory, a disk that refuses."""
+"""The loop and its ends: finished, stopped with a checkpoint, out of memory, a full disk."""
 
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from loracle.jobs.train import checkpoints, facts, relief
 from loracle.jobs.train.mirror import Mirror
 from loracle.jobs.train.model import SpecialTokens
 from loracle.jobs.train.options import Options
-from loracle.jobs.train.process import Outcome, is_main, signals_ask, spent_before
+from loracle.jobs.train.outcome import Outcome
 from loracle.jobs.train.pulse import Pulse, Stopper
 from loracle.jobs.train.readings import card_watcher
 from loracle.jobs.train.record import write_record
@@ -29,6 +30,7 @@ from loracle.jobs.train.trainer import (
     training_arguments,
 )
 from loracle.jobs.train.watch import Expected
+from loracle.jobs.train.world import is_main, signals_ask
 
 
 @dataclass(kw_only=True)
@@ -102,7 +104,7 @@ class Loop:
             self.stopper,
             every_minutes=save.every_minutes,
             card=card_watcher(),
-            spent_before=spent_before(self.run),
+            spent_before=Decimal(str(self.status.get("spent") or "0")),
             on_step=self.on_step,
         )
         trainer = LoracleTrainer(
@@ -233,7 +235,7 @@ class Loop:
         import subprocess
 
         self._event("then", command=command)
-        subprocess.Popen(command, shell=True, start_new_session=True)  # noqa: S602 - the user's own
+        subprocess.Popen(command, shell=True, start_new_session=True)
 
     def _event(self, kind: str, **values: object) -> None:
         if is_main():

@@ -1,4 +1,4 @@
-"""Copies of a run on any fsspec URL, made beside the training; a slow or failing copy stops nothing.
+"""Copies of a run on any fsspec URL, made beside the training: a failing copy stops nothing.
 
 A remote checkpoint's manifest goes last, so one without a manifest is not whole. Credentials come
 from the environment, as each file system's own library reads them.

@@ -19,7 +19,7 @@ _RESERVED_PADS = (
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """What ends an answer and what fills a batch; `pad_chosen` when the tokenizer had no good pad."""
+    """What ends an answer, what fills a batch; `pad_chosen` where the tokenizer had no good pad."""
 
     stop_ids: frozenset[int]
     pad_token: str

@@ -38,7 +38,9 @@ def catalog_card(card: LocalCard) -> Gpu | None:
         known = find_gpu(card.name)
     except CatalogError:
         return None
-    return replace(known, usable_bytes=min(known.usable_bytes, card.free_bytes + known.context_bytes))
+    return replace(
+        known, usable_bytes=min(known.usable_bytes, card.free_bytes + known.context_bytes)
+    )
 
 
 def plan_here(recipe: Recipe, gpu: Gpu, num_gpus: int) -> Plan:
@@ -68,7 +70,9 @@ def candidate_for(plan: Plan, gpu_id: str | None, num_gpus: int) -> Candidate | 
     return next(iter(same or matches), None)
 
 
-def setup_from(recipe: Recipe, candidate: Candidate | None, baseline: TrainingSetup) -> TrainingSetup:
+def setup_from(
+    recipe: Recipe, candidate: Candidate | None, baseline: TrainingSetup
+) -> TrainingSetup:
     """The setup to run: the candidate's own, its filled one where the recipe leaves that open."""
     if candidate is None:
         return baseline

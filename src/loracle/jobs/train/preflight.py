@@ -15,7 +15,6 @@ from loracle.jobs.train.options import REPORTERS
 from loracle.units import GB, GIB
 
 
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something the user should know before the first step: message id `check.<id>` and values."""
@@ -109,9 +108,7 @@ def check_counts(counts: Counts, seq_len: int) -> list[Finding]:
     if counts.unended:
         findings.append(Finding("unended", {"samples": counts.unended}))
     if counts.unlabelled:
-        findings.append(
-            Finding("unlabelled", {"samples": counts.unlabelled, "seq_len": seq_len})
-        )
+        findings.append(Finding("unlabelled", {"samples": counts.unlabelled, "seq_len": seq_len}))
     if counts.cut:
         findings.append(Finding("cut", {"samples": counts.cut, "seq_len": seq_len}))
     return findings

@@ -6,15 +6,10 @@ Everything the process learns goes into the run folder; whoever started it may b
 distributed launcher every process runs this file and the first one writes.
 """
 
-import contextlib
 import os
-import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +27,10 @@ from loracle.jobs.runs import (
 )
 from loracle.jobs.train import checkpoints, facts
 from loracle.jobs.train.options import Options
+from loracle.jobs.train.outcome import Outcome
+from loracle.jobs.train.world import is_main, local_rank, world_size
 
 EXIT_CODES = {"finished": 0, "stopped": 0, "adapted": 75, "failed": 1}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How the process ended: finished, stopped (with a reason), or adapted (start me again)."""
-
-    state: str
-    reason: str = ""
-    step: int = 0
 
 
 def main(arguments: list[str]) -> int:
@@ -110,11 +98,6 @@ def error_document(error: LoracleError) -> dict[str, object]:
     }
 
 
-def is_main() -> bool:
-    """Whether this is the process that writes."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 class _Training:
     """One start of a run, from reading the folder to its end."""
 
@@ -178,7 +161,7 @@ class _Training:
         if candidate is not None and self.card is not None and not adapted:
             findings = preflight.check_memory(
                 candidate.memory.device_bytes,
-                candidate.usable_bytes,
+                gpu.usable_bytes if gpu else candidate.usable_bytes,
                 adapts=self.options.on_oom == "adapt",
             )
             self._report(findings)
@@ -291,10 +274,19 @@ class _Training:
         from loracle.jobs.train.loop import Loop
 
         return Loop(
-            run=self.run, recipe=self.recipe, options=self.options, setup=self.setup,
-            candidate=self.candidate, tokenizer=self.tokenizer, special=self.special,
-            status=self.status, model_bytes=self.model_bytes, gpu=self.gpu,
-        ).train(model, flat, train.dataset, evaluation and evaluation.dataset, checkpoint)  # fmt: skip
+            run=self.run,
+            recipe=self.recipe,
+            options=self.options,
+            setup=self.setup,
+            candidate=self.candidate,
+            tokenizer=self.tokenizer,
+            special=self.special,
+            status=self.status,
+            model_bytes=self.model_bytes,
+            gpu=self.gpu,
+        ).train(  # fmt: skip
+            model, flat, train.dataset, evaluation and evaluation.dataset, checkpoint
+        )
 
     def _write_facts(self, train: Any, evaluation: Any) -> None:
         if not is_main():
@@ -347,16 +339,6 @@ class _Training:
             append_event(self.run, kind, **values)
 
 
-def world_size() -> int:
-    """Processes of this run."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def local_rank() -> int:
-    """Which card of the machine is this process's."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
 def _promise(candidate: Any) -> dict[str, object]:
     """What the plan said of this card, for the screens that compare."""
     speed = candidate.speed
@@ -397,23 +379,3 @@ def _revision(source: str) -> str | None:
 
     path = try_to_load_from_cache(source, "config.json")
     return Path(path).parent.name if isinstance(path, str) else None
-
-
-@contextlib.contextmanager
-def signals_ask(ask: Callable[[str], None]) -> Iterator[None]:
-    """SIGTERM (a spot machine is reclaimed) and SIGINT ask the run to save and end, meanwhile."""
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: ask("terminated")),
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: ask("stop")),
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def spent_before(run: RunFolder) -> Decimal:
-    """Money of earlier starts."""
-    return Decimal(str(run.status().get("spent") or "0"))
-

@@ -146,7 +146,8 @@ class Pulse(TrainerCallback):
         reading = Reading(
             step=state.global_step,
             loss=float(logs["loss"]),
-            grad_norm=None if trainer.accelerator.optimizer_step_was_skipped
+            grad_norm=None
+            if trainer.accelerator.optimizer_step_was_skipped
             else logs.get("grad_norm"),
             tokens_per_s=tokens / seconds,
             step_seconds=seconds,

@@ -93,9 +93,7 @@ class CardWatcher:
         with _where_supported(nvml):
             into.power.append(nvml.nvmlDeviceGetPowerUsage(card) / 1000)
         with _where_supported(nvml):
-            into.temperature.append(
-                nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU)
-            )
+            into.temperature.append(nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU))
         with _where_supported(nvml):
             clock = nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)
             into.clock.append(clock * 1e6)
@@ -131,9 +129,7 @@ class CardWatcher:
         nvml = self._nvml
         with _where_supported(nvml):
             events = nvml.nvmlEventSetCreate()
-            nvml.nvmlDeviceRegisterEvents(
-                self._card, nvml.nvmlEventTypeXidCriticalError, events
-            )
+            nvml.nvmlDeviceRegisterEvents(self._card, nvml.nvmlEventTypeXidCriticalError, events)
             return events
         return None
 

@@ -24,7 +24,7 @@ class Rung:
 
 
 def next_rung(setup: TrainingSetup, phase: str) -> Rung | None:
-    """The next change that lowers the peak of `phase` (step, optimizer, evaluation); None at the end.
+    """The next change that lowers the peak of a phase (step, optimizer, evaluation), or None.
 
     More recomputation comes before a smaller micro-batch only where some layers are not
     recomputed and the micro-batch is 1 already: halving keeps the arithmetic of a step, and costs
@@ -50,8 +50,6 @@ def next_rung(setup: TrainingSetup, phase: str) -> Rung | None:
     if setup.checkpoint_every > 1:
         return _rung("checkpointing", setup, checkpoint_every=1)
     return None
-
-
 
 
 def _rung(name: str, setup: TrainingSetup, **changes: object) -> Rung:

@@ -78,9 +78,7 @@ def stop_token_ids(tokenizer: "PreTrainedTokenizerBase", generation_eos: object)
     return {int(one) for one in (tokenizer.eos_token_id, *more) if one is not None}
 
 
-def _encode_chat(
-    tokenizer: "PreTrainedTokenizerBase", sample: Sample, train_on: str
-) -> Encoded:
+def _encode_chat(tokenizer: "PreTrainedTokenizerBase", sample: Sample, train_on: str) -> Encoded:
     full = _render(tokenizer, sample, len(sample.messages))
     lead = _missing_bos(tokenizer, full)
     tokens = tokenizer(full, add_special_tokens=False, return_offsets_mapping=True)
@@ -121,9 +119,7 @@ def _span(
     return start, stop + len(end_mark)
 
 
-def _end_of_turn(
-    tokenizer: "PreTrainedTokenizerBase", full: str, start: int, stop: int
-) -> int:
+def _end_of_turn(tokenizer: "PreTrainedTokenizerBase", full: str, start: int, stop: int) -> int:
     """Where the turn ends: after its end mark, without the newline that some templates add."""
     trimmed = full[start:stop].rstrip()
     if any(trimmed.endswith(mark) for mark in _marks(tokenizer)):
@@ -181,10 +177,8 @@ def _missing_bos(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
     return [tokenizer.bos_token_id] if adds_bos else []
 
 
-def _encode_plain(
-    tokenizer: "PreTrainedTokenizerBase", sample: Sample, train_on: str
-) -> Encoded:
-    """Prompt and completion are tokenised apart, as they meet at generation; eos ends both kinds."""
+def _encode_plain(tokenizer: "PreTrainedTokenizerBase", sample: Sample, train_on: str) -> Encoded:
+    """Prompt and completion are tokenised apart, as they meet at generation; eos ends both."""
     prompt = _plain_ids(tokenizer, _prompt_text(sample))
     answer = list(tokenizer(_answer_text(sample), add_special_tokens=False)["input_ids"])
     if tokenizer.eos_token_id is not None:
@@ -209,5 +203,3 @@ def _prompt_text(sample: Sample) -> str:
 
 def _answer_text(sample: Sample) -> str:
     return sample.text if sample.kind == "text" else (sample.answer or "")
-
-

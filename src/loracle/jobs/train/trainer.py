@@ -34,7 +34,7 @@ _NEVER = 2**31
 _OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
-class Interrupted(Exception):  # noqa: N818 - it ends a run in order, it is no fault
+class Interrupted(Exception):
     """Leave the training loop now; `reason` is stop, terminated, budget or out_of_memory."""
 
     def __init__(self, reason: str, phase: str = "") -> None:
@@ -167,7 +167,7 @@ class LoracleTrainer(SFTTrainer):
         self._save_checkpoint(self.model, None)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Trainer's files, written beside and renamed. Raises RunError E064 when the disk refuses."""
+        """Trainer's files, written beside and renamed; RunError E064 when the disk refuses."""
         if not self.finite:
             return
         folder = self.rules.folder
@@ -219,7 +219,7 @@ class LoracleTrainer(SFTTrainer):
 
 
 def _loss_of_labelled(model: Any, inputs: dict[str, Any], labels: torch.Tensor) -> torch.Tensor:
-    """Summed loss without a card, where TRL's head would score every position of a large vocabulary.
+    """Summed loss without a card, where TRL's head would score every position.
 
     Only columns with a label in some row are projected: on short answers a quarter of the work.
     """
@@ -252,7 +252,7 @@ def rng_states() -> dict[str, Any]:
 
     import numpy as np
 
-    states = {"python": random.getstate(), "numpy": np.random.get_state(),  # noqa: NPY002
+    states = {"python": random.getstate(), "numpy": np.random.get_state(),
               "cpu": torch.get_rng_state()}  # fmt: skip
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -266,7 +266,7 @@ def set_rng_states(states: dict[str, Any]) -> None:
     import numpy as np
 
     random.setstate(states["python"])
-    np.random.set_state(states["numpy"])  # noqa: NPY002
+    np.random.set_state(states["numpy"])
     torch.set_rng_state(states["cpu"])
     if "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"])

@@ -136,17 +136,13 @@ def _slow(watch: Watch, now: Reading) -> Alarm | None:
     speed = watch._median(lambda one: one.tokens_per_s)
     if low is None or speed is None or speed >= SPEED_TOLERANCE * low:
         return None
-    return Alarm(
-        "slow", {"tokens_per_s": speed, "plan_tokens_per_s": low, "share": speed / low}
-    )
+    return Alarm("slow", {"tokens_per_s": speed, "plan_tokens_per_s": low, "share": speed / low})
 
 
 def _starved(watch: Watch, now: Reading) -> Alarm | None:
     """The card waits for data while it has memory to spare: the pipeline, and which part of it."""
     use = watch._median(lambda one: one.gpu_use)
-    wait = watch._median(
-        lambda one: (one.fetch_seconds + one.collate_seconds) / one.step_seconds
-    )
+    wait = watch._median(lambda one: (one.fetch_seconds + one.collate_seconds) / one.step_seconds)
     if use is None or wait is None or use >= LOW_USE or wait < WAIT_SHARE:
         return None
     fetch = watch._median(lambda one: one.fetch_seconds) or 0.0
@@ -156,12 +152,10 @@ def _starved(watch: Watch, now: Reading) -> Alarm | None:
 
 
 def _idle_card(watch: Watch, now: Reading) -> Alarm | None:
-    """Low use without waiting for data: the launch of kernels limits, a larger micro-batch helps."""
+    """Low use without waiting for data: launches limit, and a larger micro-batch would help."""
     use = watch._median(lambda one: one.gpu_use)
     free = now.free_memory_share
-    wait = watch._median(
-        lambda one: (one.fetch_seconds + one.collate_seconds) / one.step_seconds
-    )
+    wait = watch._median(lambda one: (one.fetch_seconds + one.collate_seconds) / one.step_seconds)
     if use is None or wait is None or free is None:
         return None
     if use >= LOW_USE or wait >= WAIT_SHARE or free < 0.25:

@@ -1,0 +1,35 @@
+"""Which of the training processes this one is, and what signals ask of it."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+
+def is_main() -> bool:
+    """Whether this is the process that writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def world_size() -> int:
+    """Processes of this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def local_rank() -> int:
+    """Which card of the machine is this process's."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+@contextlib.contextmanager
+def signals_ask(ask: Callable[[str], None]) -> Iterator[None]:
+    """SIGTERM (a spot machine is reclaimed) and SIGINT ask the run to save and end, meanwhile."""
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: ask("terminated")),
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: ask("stop")),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
