@@ -29,8 +29,9 @@ _LONGER_THAN_A_MONTH = ("quarter", "year")
 
 
 class _Row(BaseModel):
+    # no use_attribute_docstrings: it would read the source at every start (domain/recipe_schema)
     model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
+        extra="forbid", frozen=True, coerce_numbers_to_str=True, defer_build=True
     )
 
 

@@ -50,7 +50,9 @@ def add(
     from loracle.cli.today import today
 
     if schema:
-        Output("json").json(OfferRow.model_json_schema())
+        from loracle.domain.recipe_schema import described_schema
+
+        Output("json").json(described_schema(OfferRow))
         return
     if file is not None:
         rows = _rows_of_file(file)

@@ -1,35 +1,43 @@
-"""The JSON Schema of a recipe, for editors, with each key's docstring as its description.
+"""JSON Schemas for editors, with the docstring below each key as its description.
 
 pydantic can collect those docstrings itself, but does so while the classes are made, which would
-cost every start of the command the time to parse a source file that one subcommand needs.
+cost every start of the command the time to parse source files that one subcommand needs.
 """
 
 import ast
 import inspect
+import sys
 from itertools import pairwise
 from typing import Any
 
-from loracle.domain import recipe
+from pydantic import BaseModel
+
+from loracle.domain.recipe import Recipe
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def recipe_schema() -> dict[str, Any]:
-    """The schema as plain data."""
-    document = recipe.Recipe.model_json_schema()
-    described = _docstrings()
-    groups = {**document.get("$defs", {}), "Recipe": document}
+    """The schema of a recipe as plain data."""
+    return {"$schema": DRAFT, **described_schema(Recipe)}
+
+
+def described_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a model whose module documents keys by a string below each."""
+    document = model.model_json_schema()
+    described = _docstrings(inspect.getsource(sys.modules[model.__module__]))
+    groups = {**document.get("$defs", {}), model.__name__: document}
     for name, schema in groups.items():
         for key, sentence in described.get(name, {}).items():
-            schema["properties"][key].setdefault("description", sentence)
-    return {"$schema": DRAFT, **document}
+            if key in schema.get("properties", {}):
+                schema["properties"][key].setdefault("description", sentence)
+    return document
 
 
-def _docstrings() -> dict[str, dict[str, str]]:
+def _docstrings(source: str) -> dict[str, dict[str, str]]:
     """By class and key: the string that stands below the key in the source."""
-    tree = ast.parse(inspect.getsource(recipe))
     found: dict[str, dict[str, str]] = {}
-    for node in tree.body:
+    for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef):
             continue
         keys = found.setdefault(node.name, {})
