@@ -20,8 +20,8 @@ from loracle.estimate import params
 from loracle.estimate.decoder.parts import head_profile, layer_profiles
 from loracle.estimate.decoder.profile import Point, total, value
 from loracle.estimate.decoder.tape import KINDS
-from loracle.estimate.memory_ranges import allocated_range, device_range, reserved_range
-from loracle.estimate.slack import Shape, allocator_slack
+from loracle.estimate.memory_ranges import doubt_of
+from loracle.estimate.slack import Shape, reserved_peak
 
 AMPERE, HOPPER_LIKE = (8, 0), (9, 10)
 HOPPER_WORKSPACE, WORKSPACE = 32 << 20, 8320 << 10  # cuBLAS, per thread that runs a gemm
@@ -68,22 +68,30 @@ def estimate_memory(setup: TrainingSetup, gpu: Gpu | None = None) -> MemoryEstim
     fixed = _fixed(setup, capability)
     step = _Step(setup, capability)
     moments = [_Moment(phase, {**fixed, **parts}) for phase, parts in step.moments()]
-    peak = max(moments, key=lambda moment: moment.num_bytes)
-    allocated = peak.num_bytes
-    slack = allocator_slack(step.shape(sum(fixed.values()), allocated))
+    peak = max(moments, key=_num_bytes)
+    reserved = reserved_peak(
+        step.segments(),
+        max(moment.num_bytes for moment in moments if moment.phase != "optimizer"),
+        max(moment.num_bytes for moment in moments if moment.phase == "optimizer"),
+    )
     _, managed = params.optimizer_bytes(setup)
     outside = (gpu.context_bytes if gpu else CONTEXT_BYTES) + managed / _shards(setup)
-    moving = allocated - sum(fixed.values())
+    doubt = doubt_of(setup)
     return MemoryEstimate(
         engine="formula",
         model_bytes=int(fixed["base"] + fixed["adapters"]),
-        allocated_bytes=allocated_range(setup, allocated, moving),
-        reserved_bytes=reserved_range(setup, allocated, slack, moving),
-        device_bytes=device_range(setup, allocated, slack, moving, outside),
+        allocated_bytes=doubt.allocated(peak.num_bytes),
+        reserved_bytes=doubt.reserved(reserved),
+        device_bytes=doubt.reserved(reserved).plus(outside),
         peak_phase=peak.phase,
         terms=tuple(_terms(setup, peak)),
         trainable_params=params.trainable_params(setup),
+        notes=doubt.notes,
     )
+
+
+def _num_bytes(moment: _Moment) -> float:
+    return moment.num_bytes
 
 
 def _terms(setup: TrainingSetup, peak: _Moment) -> Iterator[Term]:
@@ -215,22 +223,15 @@ class _Step:
             for point in profile.forward:
                 yield "evaluation", alone._parts(point, 0.0, 0.0, 0.0, head=profile is alone.head)
 
-    def shape(self, fixed: float, allocated: float) -> Shape:
+    def segments(self) -> Shape:
         """The sizes that decide how well the caching allocator's segments are used."""
-        last = self.kinds[self.order[-1]]
+        last = self.order[-1]
+        fused = self.setup.fused_head
         return Shape(
-            layers=len(self.order),
-            kept=self.all_kept / max(1, len(self.order)),
-            forward=self._peak(last.forward),
-            backward=self._peak(last.backward),
-            head=max(self._peak(self.head.forward), self._peak(self.head.backward)),
-            logits=0.0
-            if self.setup.fused_head
-            else 4.0 * self.tokens * self.setup.model.vocab_size,
-            fixed=fixed,
-            allocated=allocated,
+            forward=self._peak(self.kinds[last].forward) - self.kept[last],
+            logits=0.0 if fused else 4.0 * self.tokens * self.setup.model.vocab_size,
+            kept=self.all_kept,
             checkpointed=self.setup.gradient_checkpointing,
-            trained=self.setup.method == "full",
         )
 
     def _peak(self, points: Sequence[Point]) -> float:
