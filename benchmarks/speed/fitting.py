@@ -18,21 +18,24 @@ from loracle.estimate.rates import RATES, Rates
 from loracle.estimate.speed import speed_of_ops
 
 SIGMA = {
-    "gemm_share": 0.04,
-    "bandwidth_share": 0.06,
-    "dequant_share": 0.25,
+    "gemm_share": 0.05,
+    "bandwidth_share": 0.03,
+    "issue_bytes_per_s": 0.2,
+    "dequant_issue_bytes_per_s": 0.2,
     "attention_forward_share": 0.1,
     "attention_backward_share": 0.1,
-    "masked_attention_share": 0.4,
-    "launch_forward_s": 0.4,
-    "launch_backward_s": 0.5,
-    "micro_step_s": 0.7,
+    "hopper_flash_share": 0.15,
+    "launch_forward_s": 0.15,
+    "launch_backward_s": 0.3,
+    "launch_dequant_s": 0.3,
+    "checkpoint_s": 0.5,
+    "micro_step_s": 0.5,
     "nvlink_share": 0.15,
-    "pcie_share": 0.3,
-    "pcie_through_host_share": 0.3,
+    "pcie_share": 0.2,
+    "pcie_through_host_share": 0.2,
     "collective_s": 0.7,
     "exposed_link": 0.3,
-    "desktop_share": 0.3,
+    "desktop_share": 0.2,
 }
 
 

@@ -73,7 +73,7 @@ _OPTIMIZER_BYTES = {
     "paged_adamw_32bit": 28, "sgd": 12,
 }  # fmt: skip
 _OPTIMIZER_LAUNCHES = {
-    "adamw_torch": 0.6, "adamw_torch_fused": 0.1, "adamw_8bit": 2.0, "paged_adamw_8bit": 2.0,
+    "adamw_torch": 0.5, "adamw_torch_fused": 0.28, "adamw_8bit": 2.0, "paged_adamw_8bit": 2.0,
     "paged_adamw_32bit": 2.0, "sgd": 0.1,
 }  # fmt: skip
 _CLIP_BYTES = 12
@@ -299,7 +299,8 @@ class _Step:
         pairs = batch * heads * (float(length) * seen - (0 if masked else seen * seen / 2))
         width = shape.head_dim
         moved = 2.0 * self.tokens * width * (2 * heads + 2 * shape.num_kv_heads)
-        name = "masked" if masked else "flash"
+        old = self.stack.transformers_4 or setup.attention == "flash_attention_2"
+        name = "masked" if masked else "flash" if old or self.stack.fused else "sdpa"
         self._twice("attention", name, 4 * pairs * width, moved, dims, layers)
         self._add("attention", name, "backward", 10 * pairs * width, 2 * moved, dims,
                   layers, 3)  # fmt: skip

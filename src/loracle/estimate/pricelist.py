@@ -50,26 +50,20 @@ class PriceList:
         self.half = best.get(gpu.training_dtype, max(best.values())) * fraction
         self.single = best.get("float32", self.half / 8) * fraction
         self.num_sms = max(1, round((gpu.num_sms or 100) * fraction))
-        self.bandwidth = gpu.bandwidth_bytes_per_s * rates.bandwidth_share * fraction
-        self.unpacking = gpu.bandwidth_bytes_per_s * rates.dequant_share * fraction
-        older = (
-            1.0
-            if architecture(gpu) in ("ampere", "ada", "blackwell")
-            else (rates.hopper_attention_share)
-        )
-        self.attention = {
-            True: self.half * rates.attention_backward_share * older,
-            False: self.half * rates.attention_forward_share * older,
-        }
+        copies = gpu.bandwidth_bytes_per_s * rates.bandwidth_share * fraction
+        self.bandwidth = _together(copies, rates.issue_bytes_per_s * self.num_sms)
+        self.unpacking = _together(copies, rates.dequant_issue_bytes_per_s * self.num_sms)
+        self.kernels = _attention_kernels(gpu, rates)
         host = stack.launch * (rates.desktop_share if is_desktop(gpu) else 1.0)
+        forward = rates.launch_forward_s * host
         self.launch = {
-            "forward": rates.launch_forward_s * host,
-            "recompute": rates.launch_forward_s * host,
-            "evaluation": rates.launch_forward_s * host,
-            "backward": host
-            * (rates.launch_forward_s if stack.python_backward else rates.launch_backward_s),
+            "forward": forward,
+            "recompute": forward,
+            "evaluation": forward,
+            "backward": forward if stack.python_backward else rates.launch_backward_s * host,
             "optimizer": rates.launch_optimizer_s * host,
         }
+        self.launch_dequant = rates.launch_dequant_s * host
 
     def seconds(self, op: Op) -> float:
         """Busy time of the card for one run of an operation."""
@@ -77,13 +71,23 @@ class PriceList:
         if op.kind == "gemm":
             return max(self._gemm(op), least)
         if op.kind == "attention":
-            rate = self.attention[op.phase == "backward"]
-            if op.name == "masked":
-                rate *= self.rates.masked_attention_share
-            return max(op.flops / rate, op.bytes / self.bandwidth) + least
+            return self._attention(op) + least
         if op.kind == "dequant":
             return max(op.bytes / self.unpacking, least)
+        if op.kind == "optimizer" and op.name.endswith("8bit"):
+            least = op.shape[0] * self.rates.blockwise_s / self.num_sms
         return max(op.bytes / self.bandwidth, least)
+
+    def _attention(self, op: Op) -> float:
+        backward = op.phase == "backward"
+        rates, keys = self.rates, op.shape[3]
+        share, half = (
+            (rates.attention_backward_share, rates.attention_half_backward)
+            if backward
+            else (rates.attention_forward_share, rates.attention_half_forward)
+        )
+        rate = self.half * share * keys / (keys + half) * self.kernels.get(op.name, 1.0)
+        return max(op.flops / rate, op.bytes / self.bandwidth)
 
     def _gemm(self, op: Op) -> float:
         """Whole waves of tiles over the multiprocessors, by the tile that wastes least."""
@@ -113,10 +117,23 @@ class PriceList:
             took = once * op.count
             by_kind[op.kind] = by_kind.get(op.kind, 0.0) + took
             card[op.phase] = card.get(op.phase, 0.0) + took
-            host[op.phase] = (
-                host.get(op.phase, 0.0) + op.launches * op.count * self.launch[op.phase]
-            )
+            launch = self.launch_dequant if op.kind == "dequant" else self.launch[op.phase]
+            host[op.phase] = host.get(op.phase, 0.0) + op.launches * op.count * launch
         return Bill(by_kind, card, host)
+
+
+def _together(first: float, second: float) -> float:
+    """The rate of work that takes its time at both rates."""
+    return 1.0 / (1.0 / first + 1.0 / second)
+
+
+def _attention_kernels(gpu: Gpu, rates: Rates) -> dict[str, float]:
+    """Speed of each kernel relative to the card's best one, by the name that a trace gives it."""
+    masked = rates.masked_attention_share
+    if not gpu.supports_flash_attention:
+        return {name: masked for name in ("sdpa", "flash", "cudnn", "efficient", "masked")}
+    flash = rates.hopper_flash_share if architecture(gpu) == "hopper" else 1.0
+    return {"flash": flash, "efficient": masked, "masked": masked}
 
 
 def is_desktop(gpu: Gpu) -> bool:

@@ -1,9 +1,10 @@
 """The physical constants of the speed laws: shares of a card's rates that real kernels reach.
 
-A card brings its best measured matrix rate and its bandwidth; these say how much of them a
-training step gets, what a kernel costs at least, and what the CPU pays to launch one. They are
-the same for every model and every card of a generation. `benchmarks/speed/fit.py` fits what no
-microbenchmark reads, `benchmarks/speed/loco.py` judges with each card's own rows left out.
+A card brings its best measured matrix rate, its bandwidth and its multiprocessors; these say how
+much of them a training step gets, what a kernel costs at least, and what the CPU pays to launch
+one. They are the same for every model and every card. Most were read on an H200 with
+`benchmarks/speed/microbench.py` (`h200_microbench.json`); what no microbenchmark reads is fitted
+to published runs by `benchmarks/speed/calibrate.py`, never to the runs that judge the law.
 """
 
 from dataclasses import dataclass
@@ -13,28 +14,48 @@ from loracle.domain.gpu import Gpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Shares are of the card's own figures; times are seconds."""
+    """Shares are of the card's own figures; times are seconds, rates a second.
 
-    gemm_share: float = 0.85  # of the best measured rate: power limit, shapes, L2
-    gemm_ramp_s: float = 6e-6  # a matrix product's start and tail
-    bandwidth_share: float = 0.8  # of the data sheet's bandwidth in elementwise passes
+    A pass over memory takes its bytes at the bandwidth that copies reach, and besides what a
+    multiprocessor needs to issue them: cards with much bandwidth a multiprocessor reach less of it.
+    """
+
+    # Matrix products. H200: 790e12 in a burst, 650e12 after seconds of nothing else (its power
+    # limit); a training step lies between.
+    gemm_share: float = 0.85
+    gemm_ramp_s: float = 4e-6  # start and tail of a product
+
+    # Passes. H200: copies reach 0.88-0.91 of the bandwidth, all passes of a layer 0.69.
+    bandwidth_share: float = 0.9
+    issue_bytes_per_s: float = 106e9  # a multiprocessor, passes between products
+    dequant_issue_bytes_per_s: float = 32e9  # a multiprocessor, unpacking 4-bit weights
     kernel_s: float = 2.0e-6  # least time of a kernel on the card
-    dequant_share: float = 0.6  # of bandwidth, unpacking 4-bit weights
-    attention_forward_share: float = 0.75  # of the best matrix rate, flash kernels
-    attention_backward_share: float = 0.6
-    hopper_attention_share: float = 0.75  # of those: FlashAttention-2 does not use Hopper's units
-    masked_attention_share: float = 0.25  # of those: an explicit mask takes the slower kernel
-    launch_forward_s: float = 48e-6  # CPU time of a launch from Python
-    launch_backward_s: float = 15e-6  # and from autograd's C++ thread
+    blockwise_s: float = 4.0e-9  # a multiprocessor, one parameter of an 8-bit optimizer
+
+    # Attention: share of the matrix rate for long sequences, and the length at half of it.
+    attention_forward_share: float = 0.82
+    attention_backward_share: float = 0.70
+    attention_half_forward: float = 500.0
+    attention_half_backward: float = 750.0
+    hopper_flash_share: float = 0.65  # FlashAttention-2 does not use Hopper's units; cuDNN does
+    masked_attention_share: float = 0.6  # an explicit mask, or a card before Ampere
+
+    # The CPU: seconds a launch takes from Python, from autograd's C++ thread, inside bitsandbytes.
+    launch_forward_s: float = 42e-6
+    launch_backward_s: float = 15e-6
+    launch_dequant_s: float = 27e-6
     launch_optimizer_s: float = 30e-6
-    step_s: float = 0.01  # per optimizer step: data, callbacks, reading the loss
+    checkpoint_s: float = 0.3e-3  # a recomputed layer: random states saved and restored
     micro_step_s: float = 0.005
-    nvlink_share: float = 0.75  # of one direction, in NCCL's collectives
+    step_s: float = 0.01  # data, callbacks, reading the loss
+    desktop_share: float = 0.7  # launch time with a desktop CPU beside the card
+
+    # Links: shares of one direction, in NCCL's collectives.
+    nvlink_share: float = 0.75
     pcie_share: float = 0.75
     pcie_through_host_share: float = 0.4  # no peer-to-peer: twice over the bus
-    collective_s: float = 200e-6  # start of a collective that computation waits for
+    collective_s: float = 100e-6  # start of a collective that computation waits for
     exposed_link: float = 0.5  # of traffic that computation does not hide
-    desktop_share: float = 0.7  # launch time with a desktop CPU beside the card
 
 
 RATES = Rates()

@@ -78,7 +78,7 @@ def _terms(bill: Bill, moved: Traffic, setup: TrainingSetup, rates: Rates) -> tu
     busy = sum(took for phase, took in card.items() if phase != "optimizer")
     first = card.get("forward", 0.0)
     launched = sum(took for phase, took in host.items() if phase != "optimizer")
-    launched += rates.micro_step_s * accum
+    launched += rates.micro_step_s * accum + _checkpointing(setup, rates)
     late = max(host.get("forward", 0.0) - first, 0.0)
     link = moved.micro_step_seconds * accum
     exposed = rates.exposed_link * link + moved.wait_seconds * accum
@@ -86,7 +86,7 @@ def _terms(bill: Bill, moved: Traffic, setup: TrainingSetup, rates: Rates) -> tu
     micro = max(running, launched, link)
     waits_for_link = exposed + max(0.0, link - max(running, launched))
     waits_for_cpu = micro - busy - waits_for_link
-    last = max(card.get("optimizer", 0.0), host.get("optimizer", 0.0))
+    last = _optimizer(setup, card.get("optimizer", 0.0), host.get("optimizer", 0.0))
     rows = [
         Term(f"speed.{kind}", took, _FORMULA.get(kind, _FORMULA["elementwise"]))
         for kind, took in bill.by_kind.items()
@@ -106,6 +106,20 @@ def _terms(bill: Bill, moved: Traffic, setup: TrainingSetup, rates: Rates) -> tu
     rows.append(Term("speed.optimizer", last, _FORMULA["optimizer"]))
     rows.append(Term("speed.loop", rates.step_s, "fixed time of a step: data, callbacks, log"))
     return tuple(rows)
+
+
+def _checkpointing(setup: TrainingSetup, rates: Rates) -> float:
+    """CPU time of saving and restoring random states around recomputed layers."""
+    if not setup.gradient_checkpointing:
+        return 0.0
+    layers = setup.model.num_layers // max(1, setup.checkpoint_every)
+    return rates.checkpoint_s * layers * setup.grad_accum
+
+
+def _optimizer(setup: TrainingSetup, card: float, host: float) -> float:
+    """bitsandbytes waits for the card after every tensor; torch launches ahead."""
+    waits = setup.optimizer.endswith("8bit") or setup.optimizer.startswith("paged")
+    return card + host if waits else max(card, host)
 
 
 def _bound(bill: Bill, terms: tuple[Term, ...]) -> str:
