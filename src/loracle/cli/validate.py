@@ -70,6 +70,8 @@ def _table(output: Output, found: "list[Comparison]") -> None:
         Column(output.text("validate.column.fit")),
     ]
     output.table(columns, [_row(output, one) for one in found])
+    output.line()
+    output.line(output.text("validate.legend"))
     for one in found:
         if one.skipped is not None:
             reason = output.text(one.skipped.message, **one.skipped.values)
@@ -82,18 +84,15 @@ def _row(output: Output, one: "Comparison") -> list[str]:
     cells = [one.run.id, one.run.hub_id.rsplit("/", 1)[-1]]
     for name in ("allocated", "reserved", "device"):
         pair = one.memory.get(name)
-        cells.append(
-            "-" if pair is None else f"{pair.measured / GIB:.2f} ({pair.error_pct:+.1f} %)"
-        )
+        cells.append("-" if pair is None else f"{pair.measured / GIB:.2f} {pair.error_pct:+.1f}%")
     speed = one.speed
     mark = "" if one.steady else "~"
-    cells.append("-" if speed is None else f"{mark}{speed.measured:.0f} ({speed.error_pct:+.0f} %)")
+    cells.append("-" if speed is None else f"{mark}{speed.measured:.0f} {speed.error_pct:+.0f}%")
     cells.append("-" if one.verdict is None else output.text(f"validate.verdict.{one.verdict}"))
     return cells
 
 
 def _summary(output: Output, figures: "Mapping[str, Mapping[str, Mapping[str, object]]]") -> None:
-    output.line()
     memory = figures["memory"]
     for name in ("allocated", "reserved", "device"):
         if memory[name]["n"]:

@@ -9,7 +9,6 @@ from loracle.estimate.decoder import ops as op
 from loracle.estimate.decoder.layers import Layer, activate, attend, gated_mlp
 from loracle.estimate.decoder.tape import Tensor, Weight
 
-
 # The routers that hand their weights over in the dtype of their logits; the others stay in fp32.
 _NARROW_WEIGHTS = frozenset({"qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"})
 

@@ -26,10 +26,11 @@ Point = tuple[Size, ...]  # one size per kind, in the order of KINDS
 class Profile:
     """One part of the model.
 
-    `dtype` is that of its output. `kept` is what the forward pass leaves for the backward pass (its input included, its output
-    not). `forward` are candidate peaks counted from an empty start, `backward` counted with
-    `kept`. `gradients` is what the backward pass leaves; `casts` are autocast's copies of trained
-    weights, which last until the forward pass of the whole model ends.
+    `dtype` is that of its output. `kept` is what the forward pass leaves for the backward pass
+    (its input included, its output not). `forward` are candidate peaks counted from an empty
+    start, `backward` counted with `kept`. `gradients` is what the backward pass leaves; `casts`
+    are autocast's copies of trained weights, which last until the forward pass of the whole model
+    ends.
     """
 
     dtype: str

@@ -187,7 +187,11 @@ class Frame:
 
 
 class Saved:
-    """What a node saved: the storages themselves, or places in a checkpoint's frame."""
+    """What a node saved: the storages themselves, or places in a checkpoint's frame.
+
+    torch saves inputs before an operation runs and outputs after it, so the operations below make
+    this before or after their result: it decides where a recomputation stops.
+    """
 
     __slots__ = ("frame", "held")
 

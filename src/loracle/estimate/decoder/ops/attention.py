@@ -120,8 +120,8 @@ def eager_attention(
 def batched(t: Tape, x: Tensor, y: Tensor, elements: Size) -> Tensor:
     """torch.matmul of two tensors with gradients: saves both (after autocast)."""
     x, y = low(t, x), low(t, y)
-    out = empty(t, elements, x.dtype)
     held = Saved(t, x, y)
+    out = empty(t, elements, x.dtype)
     shapes = (x.elements, y.elements)
 
     def run(grad: Tensor) -> Sequence[Tensor | None]:

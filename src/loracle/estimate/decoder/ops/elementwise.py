@@ -86,9 +86,9 @@ def plus_constant(t: Tape, x: Tensor, dtype: str) -> Tensor:
 
 def by_weight(t: Tape, x: Tensor, weight: Weight) -> Tensor:
     """x times a vector of weights: saves x only where the weights are trained."""
-    out = like(t, x, promote(x.dtype, weight.dtype))
     trained = weight.node is not None
     held = Saved(t, *([x] if trained else []))
+    out = like(t, x, promote(x.dtype, weight.dtype))
 
     def run(grad: Tensor) -> Sequence[Tensor | None]:
         kept = held.take()
@@ -106,8 +106,8 @@ def by_weight(t: Tape, x: Tensor, weight: Weight) -> Tensor:
 
 def multiply(t: Tape, x: Tensor, y: Tensor) -> Tensor:
     """x * y of the same size, both with gradients: saves both."""
-    out = like(t, x, promote(x.dtype, y.dtype))
     held = Saved(t, x, y)
+    out = like(t, x, promote(x.dtype, y.dtype))
     first, second = x.node is not None, y.node is not None
 
     def run(grad: Tensor) -> Sequence[Tensor | None]:
@@ -121,8 +121,12 @@ def multiply(t: Tape, x: Tensor, y: Tensor) -> Tensor:
 
 def unary(t: Tape, x: Tensor, *, saves_output: bool = False) -> Tensor:
     """An activation with one kernel each way (silu, gelu, tanh, relu, sigmoid)."""
-    out = like(t, x)
-    held = Saved(t, out if saves_output else x)
+    if saves_output:
+        out = like(t, x)
+        held = Saved(t, out)
+    else:
+        held = Saved(t, x)
+        out = like(t, x)
 
     def run(grad: Tensor) -> Sequence[Tensor | None]:
         kept = held.take()

@@ -39,8 +39,8 @@ def low_weight(t: Tape, weight: Weight) -> Tensor:
 def linear(t: Tape, x: Tensor, weight: Weight, width: float, bias: Weight | None = None) -> Tensor:
     """F.linear: saves the input for a trained weight, the weight for an input with a gradient."""
     x, w = low(t, x), low_weight(t, weight)
-    out = empty(t, (x.elements[0] and width, width, 0.0), x.dtype)
     held = Saved(t, *([x] if w.node else []), *([w] if x.node else []))
+    out = empty(t, widths(width), x.dtype)
     trained, wanted = w.node is not None, x.node is not None
     count, elements, w_dtype = w.elements, x.elements, w.dtype
     has_bias = bias is not None and bias.node is not None
