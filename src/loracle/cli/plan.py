@@ -88,9 +88,7 @@ def run(
     if target is None and "model" not in overrides:
         raise InputError("error.no_target", code="E011", hint="hint.no_target")
     recipe = _recipe(target, overrides)
-    plan, reason = planned(recipe, engine=engine, offline=offline, skip_bad=skip_bad, output=output)
-    if reason is not None:
-        output.note(f"{output.text('label.warning')}: {reason}")
+    plan = planned(recipe, engine=engine, offline=offline, skip_bad=skip_bad, output=output)
     _write(plan, recipe, save, recipe_out)
     speaker = _speaker(output)
     if output.mode == "json":
@@ -115,14 +113,28 @@ def run(
 
 def planned(
     recipe: "Recipe", *, engine: str, offline: bool, skip_bad: bool, output: Output
-) -> tuple["Plan", str | None]:
-    """The plan by the asked-for engine, and why a better one was not used (a sentence)."""
+) -> "Plan":
+    """The plan by the asked-for engine; `auto` dry-runs where the training libraries are.
+
+    Raises MissingExtra E051 for `dryrun` without them.
+    """
     from loracle.cli.today import today
+    from loracle.errors import MissingExtra
+    from loracle.jobs.libraries import missing_library
     from loracle.planner.gather import gather
     from loracle.planner.plan import make_plan
 
+    lacking = missing_library()
+    if engine == "dryrun" and lacking is not None:
+        raise MissingExtra("train", lacking)
     facts = gather(recipe, today=today(), offline=offline, skip_bad=skip_bad)
-    return make_plan(recipe, facts), None
+    if engine == "formula" or lacking is not None:
+        return make_plan(recipe, facts)
+    from loracle.cli.trace_progress import TraceProgress
+    from loracle.jobs.traces import traced
+
+    with TraceProgress(output) as progress:
+        return make_plan(recipe, facts, tracer=lambda setup, gpu: traced(setup, gpu, progress))
 
 
 def _recipe(target: str | None, overrides: dict[str, object]) -> "Recipe":

@@ -34,6 +34,8 @@ def overrides_of(assignments: Sequence[str]) -> dict[str, object]:
     for assignment in assignments:
         key, sign, value = assignment.partition("=")
         if not sign or not key.strip():
-            raise InputError("error.assignment", code="E011", hint="hint.assignment", text=assignment)
+            raise InputError(
+                "error.assignment", code="E011", hint="hint.assignment", text=assignment
+            )
         found[key.strip()] = value
     return found

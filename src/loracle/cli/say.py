@@ -13,7 +13,17 @@ from loracle.domain.estimate import Range
 from loracle.domain.plan import Hint
 from loracle.units import DAY, HOUR, MINUTE, count, gib, money
 
-_MONEY = ("cost", "total", "per_month", "instead", "saves", "left", "spent", "budget_amount", "hour_price")
+_MONEY = (
+    "cost",
+    "total",
+    "per_month",
+    "instead",
+    "saves",
+    "left",
+    "spent",
+    "budget_amount",
+    "hour_price",
+)
 _PERCENT = ("share", "cut_share")
 
 
@@ -31,6 +41,9 @@ class Speaker:
     def hint(self, hint: Hint) -> str:
         """The sentence of a hint, each number in the unit that its name calls for."""
         currency = str(hint.values.get("currency", "CNY"))
+        if hint.id == "advice.no_dry_run":
+            reason = {name: value for name, value in hint.values.items() if name != "message"}
+            return self.text(hint.id, reason=self.text(str(hint.values["message"]), **reason))
         values = {
             name: self._value(name, value, currency) for name, value in hint.values.items()
         }  # fmt: skip

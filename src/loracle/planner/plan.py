@@ -15,10 +15,11 @@ from loracle.domain.offer import Offer
 from loracle.domain.plan import Candidate, DataFacts, Hint, Plan
 from loracle.domain.recipe import Recipe
 from loracle.domain.setup import TrainingSetup
-from loracle.errors import InputError
+from loracle.errors import EngineError, InputError
 from loracle.estimate.storage import checkpoint_bytes, download_bytes, merged_bytes
 from loracle.planner.advise import Session, advise, verdict
 from loracle.planner.cost import Market, budget_of, cheapest_cost
+from loracle.planner.exact import Tracer, exact_choice
 from loracle.planner.fill import checkpoint_variants, fill
 from loracle.planner.fit import Choice, choose, safest_then_fastest
 from loracle.planner.laws import Laws, formula_laws
@@ -32,6 +33,7 @@ from loracle.units import parse_seconds
 
 UNIT_TOKENS = 1_000_000  # an epoch where the recipe names no data: figures per million tokens
 HIGH_RISKS = ("risk.home_host",)  # recommended only where the recipe names the offer
+MOST_DRY_RUNS = 3  # each takes seconds
 FILLED_CANDIDATES = 3  # the search costs more than the rest of a plan, so only the best get it
 
 
@@ -50,8 +52,14 @@ class Facts:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def make_plan(recipe: Recipe, facts: Facts, *, laws: Laws | None = None) -> Plan:
+def make_plan(
+    recipe: Recipe, facts: Facts, *, laws: Laws | None = None, tracer: Tracer | None = None
+) -> Plan:
     """The plan of a recipe.
+
+    Settings and cards are searched with `laws`, the formula by default. With a `tracer`, the
+    recommended one is dry-run, and the plan shows that engine's figures for it; where the dry run
+    finds that it does not fit, the next one is.
 
     Raises RecipeError E014 (the model cannot do what the recipe asks) and InputError E017 (no rate
     for the budget's or the answer's currency). A job that fits nowhere is a plan without `best`.
@@ -70,7 +78,15 @@ def make_plan(recipe: Recipe, facts: Facts, *, laws: Laws | None = None) -> Plan
         seats += _seats(recipe, setup, more, work, facts, laws, market)
     if not seats:
         raise InputError("plan.nowhere", code="E032", hint="hint.nowhere")
-    return _assemble(recipe, facts, setup, data, work, seats, laws, market)
+    prices_matter = any(seat.candidate.cost is not None for seat in seats)
+    seated = _ranked(recipe, seats, market, prices_matter)
+    refused: tuple[Hint, ...] = ()
+    if tracer is not None:
+        seated, refused = _dry_run_best(
+            recipe, seated, work, facts, laws, market, tracer, prices_matter
+        )
+    plan = _assemble(recipe, facts, setup, data, work, seated, laws, market)
+    return replace(plan, hints=(*refused, *plan.hints))
 
 
 def _assemble(
@@ -79,19 +95,10 @@ def _assemble(
     setup: TrainingSetup,
     data: DataFacts,
     work: Workload,
-    seats: list[Seat],
+    seated: list[Seat],
     laws: Laws,
     market: Market,
 ) -> Plan:
-    deadline = parse_seconds(recipe.rent.deadline) if recipe.rent.deadline else None
-    ranked = rank(
-        [seat.candidate for seat in seats],
-        budget=budget_of(recipe),
-        deadline_seconds=deadline,
-        market=market,
-        prices_matter=any(seat.candidate.cost is not None for seat in seats),
-    )
-    seated = _seated(ranked, seats)
     for index, seat in enumerate(seated[:FILLED_CANDIDATES]):
         if seat.candidate.rank is not None:
             filled = fill(recipe, seat.choice, seat.place, work, data, laws)
@@ -109,7 +116,7 @@ def _assemble(
         verdict=Hint(id="verdict.none"),
         best=best,
         epochs=work.epochs,
-        engine=laws.engine,
+        engine=candidates[0].memory.engine,
         as_of=facts.today,
         versions=facts.versions,
     )
@@ -120,6 +127,50 @@ def _assemble(
     return replace(
         plan, verdict=_plain(plan.verdict), hints=tuple(_plain(hint) for hint in advise(session))
     )
+
+
+def _ranked(
+    recipe: Recipe, seats: Sequence[Seat], market: Market, prices_matter: bool
+) -> list[Seat]:
+    """The seats in the order of recommendation, their candidates labelled."""
+    plain = [replace(seat.candidate, labels=_labels(recipe, seat.place)) for seat in seats]
+    ranked = rank(
+        [replace(one, rank=None, dominated_by=None) for one in plain],
+        budget=budget_of(recipe),
+        deadline_seconds=parse_seconds(recipe.rent.deadline) if recipe.rent.deadline else None,
+        market=market,
+        prices_matter=prices_matter,
+    )
+    return _seated(ranked, seats)
+
+
+def _dry_run_best(
+    recipe: Recipe,
+    seated: list[Seat],
+    work: Workload,
+    facts: Facts,
+    laws: Laws,
+    market: Market,
+    tracer: Tracer,
+    prices_matter: bool,
+) -> tuple[list[Seat], tuple[Hint, ...]]:
+    """Dry-run the recommended seat until the one on top has stood it.
+
+    The second value says why the formula's figures stay, where the engine gave up.
+    """
+    for _ in range(MOST_DRY_RUNS):
+        best = seated[0]
+        if best.candidate.rank is None or best.candidate.memory.engine == "dryrun":
+            break
+        try:
+            choice = exact_choice(best.choice, best.place, work, tracer, laws)
+        except EngineError as error:
+            values = {name: str(value) for name, value in error.values.items()}
+            reason = Hint(id="advice.no_dry_run", values={"message": error.message, **values})
+            return seated, (reason,)
+        seat = _seat_of(recipe, choice, best.place, work, facts, market)
+        seated = _ranked(recipe, [seat, *seated[1:]], market, prices_matter)
+    return seated, ()
 
 
 def _plain(hint: Hint) -> Hint:
@@ -160,6 +211,17 @@ def _seat(
     choice = _choice(recipe, on_card(setup, place.gpu), place, work, laws)
     if choice is None:
         return None
+    return _seat_of(recipe, choice, place, work, facts, market)
+
+
+def _seat_of(
+    recipe: Recipe,
+    choice: Choice,
+    place: Place,
+    work: Workload,
+    facts: Facts,
+    market: Market,
+) -> Seat:
     candidate = Candidate(
         rank=None,
         gpu_id=place.node.gpu_id,

@@ -1,0 +1,77 @@
+"""The exact engine in a plan: a trace of the chosen setting, replayed and priced for its card.
+
+A trace holds for every card of one compute capability. The ranges are those of the dry run on the
+measured runs that were predicted before they were measured (docs/dry-run.md): far narrower than
+the formula's.
+"""
+
+from collections.abc import Callable
+
+from loracle.domain.estimate import MemoryEstimate, Range, SpeedEstimate, Term
+from loracle.domain.gpu import Gpu
+from loracle.domain.setup import TrainingSetup
+from loracle.domain.trace import Trace
+from loracle.dryrun.replay import replay
+from loracle.estimate.pricing import price_trace
+from loracle.planner.fit import Choice, fit_of
+from loracle.planner.laws import Laws
+from loracle.planner.place import Place
+from loracle.planner.work import Workload
+
+Tracer = Callable[[TrainingSetup, Gpu], Trace]
+
+ALLOCATED_SPREAD = 0.01
+RESERVED_SPREAD = 0.02  # history of the allocator: what was freed in which order
+_TERM_OF_KIND = {
+    "parameter": "base",
+    "quantised weight": "base",
+    "buffer": "base",
+    "adapter": "adapters",
+    "gradient": "gradients",
+    "optimizer state": "optimizer",
+    "workspace": "workspace",
+    "batch": "batch",
+}
+
+
+def exact_choice(
+    choice: Choice, place: Place, work: Workload, tracer: Tracer, laws: Laws
+) -> Choice:
+    """The same setting with the memory of its dry run, and the speed where lengths are one.
+
+    Without packing the mean length sets the time, and the trace is of the longest: then the
+    formula's speed stays. Raises EngineError where there is no trace.
+    """
+    found = tracer(choice.setup, place.gpu)
+    memory = memory_of(found, place.gpu)
+    fit = fit_of(memory.device_bytes, place.gpu.usable_bytes)
+    speed: SpeedEstimate | None = None
+    if fit != "no" and work.mean_len == choice.setup.seq_len:
+        speed = price_trace(found, choice.setup, place.gpu, node=place.around)
+    elif fit != "no":
+        usual = choice.setup.with_changes(seq_len=work.mean_len)
+        speed = laws.speed(usual, place.gpu, place.around)
+    return Choice(choice.setup, memory, fit, speed)
+
+
+def memory_of(trace: Trace, gpu: Gpu) -> MemoryEstimate:
+    """Peaks of a trace on a card, with the owners of the allocated peak summed up into terms."""
+    seen = replay(trace, context_bytes=gpu.context_bytes)
+    terms: dict[str, float] = {}
+    for owner, num_bytes in seen.owners:
+        name = _TERM_OF_KIND.get(owner.kind, "activations")
+        terms[name] = terms.get(name, 0) + num_bytes
+    return MemoryEstimate(
+        engine="dryrun",
+        model_bytes=seen.model_bytes,
+        allocated_bytes=Range.around(seen.peak_allocated, ALLOCATED_SPREAD, ALLOCATED_SPREAD),
+        reserved_bytes=Range.around(seen.peak_reserved, RESERVED_SPREAD, RESERVED_SPREAD),
+        device_bytes=Range.around(seen.peak_device, RESERVED_SPREAD, RESERVED_SPREAD),
+        peak_phase=seen.peak_phase,
+        terms=tuple(
+            Term(f"memory.{name}", size, source="dry run: storages alive at the peak")
+            for name, size in sorted(terms.items(), key=lambda item: -item[1])
+        ),
+        trainable_params=trace.trainable_params,
+        notes=trace.notes,
+    )
