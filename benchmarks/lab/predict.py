@@ -14,9 +14,8 @@ from loracle.dryrun.replay import replay
 from loracle.dryrun.trace import software, trace
 from measure_run import DEFAULTS
 
-# what NVML shows beside torch's reserved bytes on the H200 here: context and kernel modules
+# the bare CUDA context on the H200 here
 H200_CONTEXT = 1_295_974_400
-KERNEL_MODULES = 152_000_000
 
 
 def setup_of(c: dict) -> TrainingSetup:
@@ -46,7 +45,7 @@ def predict(c: dict) -> dict:
         expandable_segments="expandable_segments:True" in (c["alloc_conf"] or "")
     )
     memory = replay(
-        made, context_bytes=H200_CONTEXT + KERNEL_MODULES, cap_bytes=cap, settings=settings
+        made, context_bytes=H200_CONTEXT, cap_bytes=cap, settings=settings
     )
     return {
         "id": c["id"], "engine": "dryrun", "fits": memory.fits,

@@ -42,10 +42,16 @@ def empty_model(setup: TrainingSetup, config: Any) -> Any:
     """The model's real class on `meta`."""
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
-            config, dtype=DTYPES[setup.base_dtype], attn_implementation=config._attn_implementation
-        )
+    try:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(
+                config, dtype=DTYPES[setup.base_dtype],
+                attn_implementation=config._attn_implementation,
+            )  # fmt: skip
+    except (ValueError, AssertionError, ImportError) as error:
+        raise EngineError(
+            "dryrun.cannot_build", model_type=config.model_type, reason=str(error)[:200]
+        ) from error
 
 
 def layer_path(model: nn.Module, num_layers: int) -> str:

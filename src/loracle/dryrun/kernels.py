@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from loracle.dryrun import ops
 from loracle.dryrun.recorder import Recorder
 from loracle.errors import EngineError
 
@@ -46,134 +45,6 @@ def native_dropout_backward(
 ) -> Any:
     """grad x mask x scale in one kernel."""
     return torch.empty_like(grad)
-
-
-class FusedAttention(torch.autograd.Function):
-    """Scaled dot product attention without a score matrix (cuDNN, flash or memory-efficient).
-
-    Saves q, k, v, the output and one fp32 log-sum-exp a query row. The output has the layout of
-    the query, as all three kernels make it.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        bias: torch.Tensor | None,
-        kernel: str,
-        causal: bool,
-        recorder: Recorder,
-        phase: str,
-    ) -> torch.Tensor:
-        batch, heads, rows, _ = q.shape
-        out = torch.empty(
-            batch, rows, heads, v.shape[-1], dtype=q.dtype, device=q.device
-        ).transpose(1, 2)
-        if kernel == "efficient":
-            rows = (rows + 31) // 32 * 32
-        lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
-        seed = torch.empty(2, dtype=torch.int64, device=q.device)
-        offset = torch.empty(1, dtype=torch.int64, device=q.device)
-        ctx.kernel, ctx.causal, ctx.recorder = kernel, causal, recorder
-        recorder.note(ops.attention(q, k, v, kernel, causal, phase))
-        ctx.save_for_backward(q, k, v, bias, out, lse, seed, offset)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
-        q, k, v, bias, out, lse, seed, offset = ctx.saved_tensors
-        batch, heads, rows, dim = q.shape
-        if ctx.kernel == "cudnn":  # takes any layout with a unit stride inside (cuDNN >= 9.5.1)
-            if grad.stride(-1) != 1:
-                grad = grad.transpose(1, 2).contiguous().transpose(1, 2)
-        else:
-            grad = grad.transpose(1, 2).contiguous().transpose(1, 2)
-        dq = torch.empty_like(q)
-        dk = torch.empty_like(k)
-        dv = torch.empty_like(v)
-        _attention_scratch(ctx.kernel, q, k)
-        ctx.recorder.note(ops.attention(q, k, v, ctx.kernel, ctx.causal, "backward"))
-        return dq, dk, dv, None, None, None, None, None
-
-
-def _attention_scratch(kernel: str, q: torch.Tensor, k: torch.Tensor) -> None:
-    """fp32 accumulators of the backward kernel, freed when it returns."""
-    batch, heads, rows, dim = q.shape
-    grouped = k.shape[1] != heads
-    if kernel == "cudnn":
-        scratch = [torch.empty(batch * heads * rows * (dim + 1), dtype=torch.float32, device="meta")]
-        if grouped:
-            pass
-    elif kernel == "flash":
-        rounded = (rows + 127) // 128 * 128
-        wide = (dim + 31) // 32 * 32
-        scratch = [
-            torch.empty(batch, heads, rounded, dtype=torch.float32, device="meta"),
-            torch.empty(batch, heads, rounded, wide, dtype=torch.float32, device="meta"),
-        ]
-        if grouped:
-            scratch.append(torch.empty(batch, rows, heads, dim, dtype=q.dtype, device="meta"))
-            scratch.append(torch.empty(batch, rows, heads, dim, dtype=q.dtype, device="meta"))
-    else:
-        scratch = [torch.empty(batch, heads, rows, dtype=torch.float32, device="meta")]
-    del scratch
-
-
-class Attention:
-    """Chooses the kernel that CUDA's `_fused_sdp_choice` would, for a compute capability."""
-
-    def __init__(self, capability: tuple[int, int], recorder: Recorder) -> None:
-        self.capability = capability
-        self.recorder = recorder
-
-    def choose(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-        dropout_p: float, grouped: bool,
-    ) -> str:  # fmt: skip
-        """cudnn, flash, efficient or math."""
-        dim = max(q.shape[-1], v.shape[-1])
-        half = q.dtype in (torch.float16, torch.bfloat16)
-        hopper = self.capability[0] in (9, 10)
-        limit = 256 if self.capability[0] == 9 else 128
-        if hopper and half and dim <= limit and dim % 8 == 0 and v.shape[-1] % 8 == 0:
-            return "cudnn"
-        if half and bias is None and dim <= 256 and q.shape[-1] == v.shape[-1]:
-            return "flash"
-        if q.shape[1] == k.shape[1] or not grouped:
-            return "efficient"
-        return "math"
-
-    def __call__(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """F.scaled_dot_product_attention."""
-        return self._call(func, *args, **kwargs)
-
-    def _call(
-        self,
-        func: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        if query.device.type != "meta" or query.dim() != 4:
-            return NotImplemented  # type: ignore[no-any-return]
-        kernel = self.choose(query, key, value, attn_mask, dropout_p, enable_gqa)
-        if kernel == "math":
-            return NotImplemented  # type: ignore[no-any-return]
-        bias = attn_mask
-        if bias is not None and bias.dtype == torch.bool:
-            # convert_boolean_attn_mask: where(mask, 0, -inf) in the query's dtype
-            bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill_(~bias, float("-inf"))
-        return FusedAttention.apply(
-            query, key, value, bias, kernel, is_causal, self.recorder,
-            self.recorder.op_phase(),
-        )  # type: ignore[no-any-return]
 
 
 def gemm_4bit(
@@ -241,12 +112,23 @@ def index(recorder: Recorder, func: Any, x: torch.Tensor, indices: Any) -> torch
     return out
 
 
+def bincount(
+    recorder: Recorder, func: Any, x: torch.Tensor, weights: Any = None, minlength: int = 0
+) -> torch.Tensor:
+    """As many bins as asked for; without a minimum their number depends on the values."""
+    if not minlength:
+        raise EngineError("dryrun.data_dependent", op="bincount")
+    dtype = torch.int64 if weights is None else weights.dtype
+    return torch.empty(minlength, dtype=dtype, device=x.device)
+
+
 def table() -> dict[Any, Any]:
     """Stand-ins by operator."""
     known = {
         aten.native_dropout.default: native_dropout,
         aten.native_dropout_backward.default: native_dropout_backward,
         aten.index.Tensor: index,
+        aten.bincount.default: bincount,
         aten._softmax_backward_data.default: softmax_backward,
         aten.embedding_dense_backward.default: embedding_dense_backward,
     }

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from loracle.domain.setup import TrainingSetup
-from loracle.dryrun import build, kernels, step
+from loracle.dryrun import attention, build, kernels, step
 from loracle.dryrun.autocast import CudaAutocast, cuda_autocast_state
 from loracle.dryrun.optimizers import Trainable
 from loracle.dryrun.recorder import Recorder
@@ -38,13 +38,18 @@ def run(
     model = build.empty_model(setup, config)
     path = build.layer_path(model, config.num_hidden_layers)
     recorder = Recorder(path)
+    packs = _packs(setup, config, capability)
+    if packs:
+        model.set_attn_implementation(attention.register_varlen(recorder))
     model = build.load_model(setup, model, recorder)
     _prepare(model, setup, recorder)
     recorder.kernels = kernels.table()
     recorder.workspace_bytes = kernels.cublas_workspace(capability)
     mode = CudaAutocast({
         "dropout": kernels.dropout,
-        "scaled_dot_product_attention": kernels.Attention(capability, recorder),
+        "scaled_dot_product_attention": attention.Attention(
+            capability, recorder, flash=setup.attention == "flash_attention_2"
+        ),
     })  # fmt: skip
     named = list(build.adapters(model))
     embeddings = {
@@ -65,13 +70,15 @@ def run(
     progress(0.2)
     gradients = []
     hooks = _hooks(model, path, recorder)
-    gc.collect()
+    # when Python's cycle collector runs is chance on a card too; keep it out of the log
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         with cuda_autocast_state(mode), step.fused_head_on_cuda(recorder), recorder, mode:
             recorder.enter("load.trainer", None)
             total = torch.zeros((), device="meta")
             for number in range(STEPS):
-                _train_step(model, setup, recorder, number, total)
+                _train_step(model, setup, recorder, number, total, packs)
                 recorder.enter(f"s{number}.optimizer", None, "optimizer")
                 found = {}
                 for name, p in named:
@@ -83,10 +90,12 @@ def run(
                     p.grad = None
                 progress(0.2 + 0.7 * (number + 1) / STEPS)
             if setup.eval_micro_batch:
-                _evaluate(model, setup, recorder)
+                _evaluate(model, setup, recorder, packs)
     finally:
         for hook in hooks:
             hook.remove()
+        if collecting:
+            gc.enable()
     return Run(recorder, trainable, tuple(gradients))
 
 
@@ -107,12 +116,13 @@ def _prepare(model: Any, setup: TrainingSetup, recorder: Recorder) -> None:
 
 
 def _train_step(
-    model: Any, setup: TrainingSetup, recorder: Recorder, number: int, total: torch.Tensor
-) -> None:
+    model: Any, setup: TrainingSetup, recorder: Recorder, number: int, total: torch.Tensor,
+    packs: bool,
+) -> None:  # fmt: skip
     micro_steps = min(setup.grad_accum, MICRO_STEPS)
     recorder.enter(f"s{number}.batch", None, "batch")
     batches = [
-        step.batch_for(setup, recorder, setup.micro_batch) for _ in range(setup.grad_accum)
+        _batch(setup, recorder, setup.micro_batch, packs) for _ in range(setup.grad_accum)
     ]
     items = torch.empty((), dtype=torch.int64, device="meta")
     recorder.watch(items, "batch", "num_items_in_batch")
@@ -126,9 +136,9 @@ def _train_step(
         del loss
 
 
-def _evaluate(model: Any, setup: TrainingSetup, recorder: Recorder) -> None:
+def _evaluate(model: Any, setup: TrainingSetup, recorder: Recorder, packs: bool) -> None:
     recorder.enter("e.batch", None, "batch")
-    batch = step.batch_for(setup, recorder, setup.eval_micro_batch or 1)
+    batch = _batch(setup, recorder, setup.eval_micro_batch or 1, packs)
     items = torch.empty((), dtype=torch.int64, device="meta")
     recorder.watch(items, "batch", "num_items_in_batch")
     recorder.enter("e.forward", None, "evaluation")
@@ -137,6 +147,22 @@ def _evaluate(model: Any, setup: TrainingSetup, recorder: Recorder) -> None:
         loss = step.forward_loss(model, setup, batch, items)
     recorder.enter("e.after", None, "evaluation")
     del loss, batch, items
+
+
+def _packs(setup: TrainingSetup, config: Any, capability: tuple[int, int]) -> bool:
+    """Whether loracle's trainer lays the rows of a batch in one, for the variable-length kernel."""
+    return (
+        setup.stack == "loracle"
+        and setup.attention == "sdpa"
+        and capability >= (8, 0)
+        and not getattr(config, "attn_logit_softcapping", None)
+        and setup.autocast in ("bfloat16", "float16")
+    )
+
+
+def _batch(setup: TrainingSetup, recorder: Recorder, rows: int, packs: bool) -> dict[str, Any]:
+    make = step.packed_batch_for if packs else step.batch_for
+    return dict(make(setup, recorder, rows))
 
 
 def _hooks(model: nn.Module, path: str, recorder: Recorder) -> list[Any]:

@@ -30,6 +30,27 @@ def batch_for(setup: TrainingSetup, recorder: Recorder, rows: int) -> dict[str, 
     return batch
 
 
+def packed_batch_for(
+    setup: TrainingSetup, recorder: Recorder, rows: int
+) -> dict[str, torch.Tensor | int]:
+    """All rows in one, without a mask: positions and the documents' bounds tell them apart.
+
+    loracle's own collator does this on cards that have the variable-length kernel. How many
+    documents a row holds is the data's affair; one a row is taken.
+    """
+    shape = (1, rows * setup.seq_len)
+    batch: dict[str, Any] = {}
+    for name in ("input_ids", "labels", "position_ids"):
+        batch[name] = torch.empty(shape, dtype=torch.int64, device="meta")
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        batch[name] = torch.empty(rows + 1, dtype=torch.int32, device="meta")
+    for name, tensor in batch.items():
+        recorder.watch(tensor, "batch", name)
+    batch["max_length_q"] = batch["max_length_k"] = setup.seq_len
+    recorder.uniform.set(batch["labels"], 1)
+    return batch
+
+
 def forward_loss(
     model: Any, setup: TrainingSetup, batch: dict[str, torch.Tensor], items: torch.Tensor
 ) -> torch.Tensor:

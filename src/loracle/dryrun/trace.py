@@ -11,7 +11,7 @@ from loracle.domain.trace import Owner, Trace
 from loracle.errors import EngineError
 
 HOPPER = (9, 0)
-STEPS = 4  # optimizer steps in the log: the allocator's picture is steady by then
+STEPS = 3  # optimizer steps in the log: the allocator's picture is steady by then
 LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
 
 
@@ -51,6 +51,10 @@ def _trace(
     setup: TrainingSetup, capability: tuple[int, int], progress: Callable[[float], None],
     whole: bool,
 ) -> Trace:  # fmt: skip
+    if setup.num_gpus > 1 and setup.parallel == "fsdp":
+        raise EngineError("dryrun.sharded", num_gpus=setup.num_gpus)
+    if setup.quant == "int8":
+        raise EngineError("dryrun.int8")
     from loracle.dryrun import build, layers, runner, step
 
     attention = "sdpa" if setup.attention == "flash_attention_2" else setup.attention
