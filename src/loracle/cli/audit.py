@@ -13,24 +13,20 @@ if TYPE_CHECKING:
     from loracle.domain.plan import Plan
     from loracle.jobs.audit import Observation
 
-_help = "help.audit_option"
+_help = "help.audit_option."
 
 
 def run(
-    target: str = typer.Argument(None, metavar="[RECIPE|PLAN]", help=words.text(f"{_help}.recipe")),
-    sold: str = typer.Option(None, "--sold", metavar="OFFER", help=words.text(f"{_help}.sold")),
-    quick: bool = typer.Option(False, "--quick", help=words.text(f"{_help}.quick")),
-    soak: str = typer.Option(None, "--soak", metavar="TIME", help=words.text(f"{_help}.soak")),
-    network: bool = typer.Option(False, "--network", help=words.text(f"{_help}.network")),
-    replay: str = typer.Option(
-        None, "--replay", metavar="FILE", help=words.text(f"{_help}.replay")
-    ),
-    record: str = typer.Option(
-        None, "--record", metavar="FILE", help=words.text(f"{_help}.record")
-    ),
-    page: str = typer.Option(None, "--report", metavar="FILE", help=words.text(f"{_help}.report")),
-    everything: bool = typer.Option(False, "--all", help=words.text(f"{_help}.all")),
-    recordings: bool = typer.Option(False, "--recordings", help=words.text(f"{_help}.recordings")),
+    target: str = typer.Argument(None, metavar="[RECIPE|PLAN]", help=words.text(f"{_help}recipe")),
+    sold: str = typer.Option(None, "--sold", metavar="OFFER", help=words.text(f"{_help}sold")),
+    quick: bool = typer.Option(False, "--quick", help=words.text(f"{_help}quick")),
+    soak: str = typer.Option(None, "--soak", metavar="TIME", help=words.text(f"{_help}soak")),
+    network: bool = typer.Option(False, "--network", help=words.text(f"{_help}network")),
+    replay: str = typer.Option(None, "--replay", metavar="FILE", help=words.text(f"{_help}replay")),
+    record: str = typer.Option(None, "--record", metavar="FILE", help=words.text(f"{_help}record")),
+    page: str = typer.Option(None, "--report", metavar="FILE", help=words.text(f"{_help}report")),
+    everything: bool = typer.Option(False, "--all", help=words.text(f"{_help}all")),
+    recordings: bool = typer.Option(False, "--recordings", help=words.text(f"{_help}recordings")),
     as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
     layout: str = typer.Option("human", "--format", help=words.text("help.format")),
     quiet: bool = typer.Option(False, "-q", "--quiet", help=words.text("help.quiet")),

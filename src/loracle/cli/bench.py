@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from loracle.domain.plan import Candidate
     from loracle.jobs.bench import Bench
 
-_help = "help.bench_option"
+_help = "help.bench_option."
 
 
 def run(
-    target: str = typer.Argument(..., metavar="RECIPE|MODEL", help=words.text(f"{_help}.recipe")),
-    steps: int = typer.Option(8, "--steps", min=1, help=words.text(f"{_help}.steps")),
-    seconds: str = typer.Option("120s", "--seconds", help=words.text(f"{_help}.seconds")),
-    micro_batch: int = typer.Option(None, "--micro-batch", help=words.text(f"{_help}.micro_batch")),
-    price: str = typer.Option(None, "--price", help=words.text(f"{_help}.price")),
-    out: str = typer.Option(None, "--out", metavar="FILE", help=words.text(f"{_help}.out")),
+    target: str = typer.Argument(..., metavar="RECIPE|MODEL", help=words.text(f"{_help}recipe")),
+    steps: int = typer.Option(8, "--steps", min=1, help=words.text(f"{_help}steps")),
+    seconds: str = typer.Option("120s", "--seconds", help=words.text(f"{_help}seconds")),
+    micro_batch: int = typer.Option(None, "--micro-batch", help=words.text(f"{_help}micro_batch")),
+    price: str = typer.Option(None, "--price", help=words.text(f"{_help}price")),
+    out: str = typer.Option(None, "--out", metavar="FILE", help=words.text(f"{_help}out")),
     assignments: list[str] = typer.Option(  # noqa: B008
         [],
         "--set",

@@ -38,6 +38,8 @@ class Recorded:
             self.called.append(name)
             if self._error is not None and len(self.called) > self._after:
                 raise pynvml.NVMLError(self._error)
+            if name == "nvmlEventSetWait_v2":
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
             if name == "nvmlDeviceGetFieldValues":
                 return [
                     SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=0))

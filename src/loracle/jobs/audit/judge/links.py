@@ -82,7 +82,7 @@ def _generation(card: Card, expected: Fingerprint | None) -> Check:
     """Read under load: an idle link rests at generation 1."""
     code = "LRA-LINK-GENERATION"
     now = card.copies.generation if card.copies else None
-    if now is None:
+    if not now:  # 0 is what some virtual links say
         return unknown(code, GROUP, card, ("copies", "pcie_generation"), card.refusals)
     slot = int(card.number("pcie_max_generation") or 0) or None
     own = expected.pcie_generation if expected else int(card.number("pcie_card_generation") or 0)
