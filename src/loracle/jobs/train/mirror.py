@@ -16,6 +16,7 @@ from loracle.jobs.runs import RunFolder
 from loracle.jobs.train.checkpoints import MANIFEST
 
 ATTEMPTS = 4
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "oss", "obs", "cos", "tos", "abfs", "abfss", "az"}
 _RESULTS = ("recipe.yaml", "plan.json", "run.json", "record.json", "status.json", "events.jsonl")
 
 
@@ -95,7 +96,8 @@ class Mirror:
         return "results"
 
     def _put(self, path: Path, remote: str) -> None:
-        self._files.makedirs(remote.rpartition("/")[0], exist_ok=True)
+        if not _is_object_store(self._files):
+            self._files.makedirs(remote.rpartition("/")[0], exist_ok=True)
         self._files.put_file(str(path), remote)
         size = self._files.info(remote)["size"]
         if size != path.stat().st_size and path.suffix not in (".jsonl", ".json"):
@@ -121,7 +123,8 @@ def open_url(url: str) -> tuple[Any, str]:
         ) from error
     probe = f"{root}/.loracle-probe"
     try:
-        files.makedirs(root, exist_ok=True)
+        if not _is_object_store(files):  # there it would create a bucket out of a typing error
+            files.makedirs(root, exist_ok=True)
         files.pipe_file(probe, b"x")
         files.rm_file(probe)
     except Exception as error:
@@ -130,6 +133,12 @@ def open_url(url: str) -> tuple[Any, str]:
             cause=f"{type(error).__name__}: {error}".splitlines()[0],
         ) from error  # fmt: skip
     return files, root
+
+
+def _is_object_store(files: Any) -> bool:
+    """Whether folders exist only as parts of names."""
+    names = (files.protocol,) if isinstance(files.protocol, str) else files.protocol
+    return bool(_OBJECT_STORES.intersection(names))
 
 
 def fetch_run(url: str, parent: Path) -> RunFolder:

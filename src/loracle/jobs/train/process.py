@@ -112,6 +112,7 @@ class _Training:
     def run_it(self) -> Outcome:
         """The stages, in order; each one's facts are an event."""
         from loracle.jobs.train import preflight
+        from loracle.jobs.train.mirror import open_url
         from loracle.jobs.train.place import local_card
 
         if self.recipe.stack != "loracle":
@@ -119,6 +120,9 @@ class _Training:
         if self.recipe.data.train is None:
             raise InputError("error.train.no_data", code="E013")
         preflight.check_reporters(self.options.reporters)
+        url = self.options.mirror or self.recipe.save.mirror
+        if url is not None and is_main():
+            open_url(url)
         self.card = local_card()
         self.source = facts.model_source(self.recipe.model)
         self.plan, self.setup = self._settle()
@@ -284,9 +288,7 @@ class _Training:
             status=self.status,
             model_bytes=self.model_bytes,
             gpu=self.gpu,
-        ).train(  # fmt: skip
-            model, flat, train.dataset, evaluation and evaluation.dataset, checkpoint
-        )
+        ).train(model, flat, train.dataset, evaluation and evaluation.dataset, checkpoint)
 
     def _write_facts(self, train: Any, evaluation: Any) -> None:
         if not is_main():
