@@ -54,6 +54,8 @@ def run(
         output.json(audit_document(report))
     else:
         show_audit(report, output, everything=everything)
+    if seen.software.torch is None and seen.software.refusals.get("cuda") == "NotInstalled":
+        output.hint("hint.missing_extra", extra="train")
     raise typer.Exit(report.exit_code)
 
 

@@ -108,7 +108,8 @@ def _render(
 def _endings(report: "AuditReport", output: Output) -> None:
     """Verdict, measured time and cost, codes of failures, questions, limits."""
     language = output.language
-    output.line(phrase(report.verdict, language))
+    if report.cards or report.outcome == "fail":
+        output.line(phrase(report.verdict, language))
     if line := rescore_line(report, language):
         output.line(line)
     for check, _ in merged(report.checks):

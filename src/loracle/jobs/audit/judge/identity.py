@@ -200,7 +200,9 @@ def _memory(card: Card, case: Case, expected: Fingerprint) -> Check:
     return Check(
         code=code, group=GROUP, status=status, device=card.index,
         found=say("found.total", total_bytes=total),
-        expected=say("expected.total", low_bytes=min(wanted), high_bytes=max(wanted)),
+        expected=say("expected.total", low_bytes=min(wanted), high_bytes=max(wanted))
+        if len(wanted) > 1
+        else say("expected.one_total", total_bytes=wanted[0]),
         source=expected.sources["memory"], means=means,
         repeat="nvidia-smi --query-gpu=memory.total --format=csv",
     )  # fmt: skip
