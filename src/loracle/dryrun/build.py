@@ -180,13 +180,24 @@ def _upcast(model: nn.Module, recorder: Recorder) -> None:
 
 
 def lora_targets(model: nn.Module, setup: TrainingSetup) -> Any:
-    """PEFT's target_modules for the setup's word."""
-    targets = setup.lora.targets if setup.lora else "all-linear"
-    if targets == "attention":
-        return list(ATTENTION_NAMES)
-    if isinstance(targets, str) and targets != "all-linear":
-        return targets.split(",")
-    return targets if isinstance(targets, str) else list(targets)
+    """PEFT's target_modules for the setup's word.
+
+    loracle's trainer asks the model's shape which Linears are meant. The other stacks are given
+    PEFT's own words: "all-linear", or the four usual names of attention, of which a model with
+    fused projections may have only some.
+    """
+    assert setup.lora is not None
+    targets = setup.lora.targets
+    if not isinstance(targets, str):
+        return list(targets)
+    if setup.stack == "loracle" and hasattr(setup.model, "targets"):
+        return list(setup.model.targets(targets))
+    if targets != "attention":
+        return targets if targets == "all-linear" else targets.split(",")
+    leaves = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    if leaves.isdisjoint(ATTENTION_NAMES) and hasattr(setup.model, "targets"):
+        return list(setup.model.targets(targets))
+    return list(ATTENTION_NAMES)
 
 
 def _wrap(model: Any, setup: TrainingSetup, recorder: Recorder) -> Any:
