@@ -5,8 +5,8 @@ Right or wrong is compared by McNemar's exact test, graded scores by a paired bo
 sign-flip test, several metrics by Holm's step-down. Below a few hundred items the normal
 approximation is not used at all.
 
-Sources: McNemar 1947; Holm 1979; Efron and Tibshirani 1993; Miller 2024, "Adding error bars to
-evals" (arXiv 2411.00640); Schuirmann 1987 for equivalence.
+Sources: McNemar 1947; Holm 1979; Efron and Tibshirani 1993; Bonett and Price 2012; Miller 2024,
+"Adding error bars to evals" (arXiv 2411.00640); Schuirmann 1987 for equivalence.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +76,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def compare_right_wrong(
     a: Sequence[bool], b: Sequence[bool], *, seed: int = 0, clusters: Sequence[object] | None = None
 ) -> Comparison:
-    """McNemar's exact test of right and wrong answers, with a bootstrap interval.
+    """McNemar's exact test of right and wrong answers, with the interval of Bonett and Price.
 
     With `clusters` (questions that share a passage) items are not independent, so the bootstrap
     over clusters gives the p as well.
@@ -87,13 +87,12 @@ def compare_right_wrong(
     only_a = sum(x and not y for x, y in zip(a, b, strict=True))
     only_b = sum(y and not x for x, y in zip(a, b, strict=True))
     num_items = len(a)
-    low, high = exact_difference_interval(only_a, only_b, num_items)
     p = mcnemar_p(only_a, only_b)
     return _comparison(
         "mcnemar",
         [float(x) for x in a],
         [float(x) for x in b],
-        (low, high),
+        difference_interval(only_a, only_b, num_items),
         p,
         smallest_detectable_right_wrong(num_items, (only_a + only_b) / num_items),
         only_a=only_a,
@@ -152,29 +151,20 @@ def with_holm(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
     }
 
 
-def exact_difference_interval(
+def difference_interval(
     only_a: int, only_b: int, num_items: int, *, level: float = 1 - ALPHA
 ) -> tuple[float, float]:
-    """Interval of (only_b - only_a) / n that agrees with McNemar's exact test.
+    """Interval of the difference of two paired shares, (only_b - only_a) / n.
 
-    Given the discordant pairs, the share that b wins has a Clopper-Pearson interval; the
-    difference follows from it. It contains 0 exactly where the test does not reject. The number
-    of discordant pairs counts as given.
+    Bonett and Price 2012: Wald's with one item added to each discordant cell. It holds its level
+    for small sets and keeps a width where nothing differed.
     """
-    from scipy.stats import binomtest
+    from scipy.stats import norm
 
-    discordant = only_a + only_b
-    if not discordant:
-        return _no_discordance(num_items, level)
-    share = binomtest(only_b, discordant).proportion_ci(confidence_level=level, method="exact")
-    scale = discordant / num_items
-    return (2 * share.low - 1) * scale, (2 * share.high - 1) * scale
-
-
-def _no_discordance(num_items: int, level: float) -> tuple[float, float]:
-    """Nothing differed: with n pairs, the discordant share is under 1 - (1 - level)^(1/n)."""
-    bound = 1 - (1 - level) ** (1 / num_items)
-    return -bound, bound
+    count = num_items + 2
+    a, b = (only_a + 1) / count, (only_b + 1) / count
+    width = float(norm.ppf((1 + level) / 2)) * ((a + b - (b - a) ** 2) / count) ** 0.5
+    return max(-1.0, b - a - width), min(1.0, b - a + width)
 
 
 def bootstrap_interval(
@@ -293,27 +283,17 @@ def equivalence_interval(
 ) -> tuple[float, float]:
     """The 90 % interval of the mean difference that two one-sided tests at 5 % look at.
 
-    Right or wrong: Bonett and Price 2012, which holds for small sets and keeps a width where
-    nothing differed. Scores: the paired bootstrap.
+    `right_wrong` says that scores are 0 or 1; others get the paired bootstrap.
     """
     import numpy as np
 
     if right_wrong:
-        return _bonett_price(a, b, level)
+        only_a = sum(x > y for x, y in zip(a, b, strict=True))
+        only_b = sum(y > x for x, y in zip(a, b, strict=True))
+        return difference_interval(only_a, only_b, len(a), level=level)
     parts = np.ones(len(a)) if sizes is None else np.asarray(sizes, float)
     differences = np.asarray(b, float) - np.asarray(a, float)
     return bootstrap_interval(differences, parts, seed=seed, level=level)
-
-
-def _bonett_price(a: Sequence[float], b: Sequence[float], level: float) -> tuple[float, float]:
-    from scipy.stats import norm
-
-    count = len(a) + 2
-    only_a = (sum(x > y for x, y in zip(a, b, strict=True)) + 1) / count
-    only_b = (sum(y > x for x, y in zip(a, b, strict=True)) + 1) / count
-    difference = only_b - only_a
-    width = float(norm.ppf((1 + level) / 2)) * ((only_a + only_b - difference**2) / count) ** 0.5
-    return max(-1.0, difference - width), min(1.0, difference + width)
 
 
 def agreement_interval(agreeing: int, num_items: int, *, level: float = 0.9) -> tuple[float, float]:
