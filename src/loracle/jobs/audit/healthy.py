@@ -267,6 +267,12 @@ def _card_probes(card: Fingerprint) -> dict[str, Any]:
             "max_sm_mhz": round(card.boost_mhz * 1.2),
             "events": 0,
         },
+        "gemm_float16": {
+            "repeats": [round(0.99 * rate)],
+            "dtype": "float16",
+            "size": 8192,
+            "mismatches": 0,
+        },
         "gemm_float32": {"repeats": [round(card.num_sms * card.boost_mhz * 1e6 * 180)],
                          "dtype": "float32", "size": 4096},
         f"gemm_{card.dtype}": {"repeats": [round(rate), round(0.995 * rate)], "dtype": card.dtype,

@@ -32,7 +32,7 @@ class Live:
     def __init__(
         self, *, quick: bool = False, output_folder: str = ".", nvml_module: Any = None
     ) -> None:
-        self._quick = quick  # short probes: for --quick, and where several cards add up
+        self._pace = 0.35 if quick else 1.0  # of the usual length of each probe of one card
         self._folder = output_folder
         self._started = time.monotonic()
         self._started_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -165,7 +165,7 @@ class Live:
 
     def _cuda(self) -> dict[str, Any]:
         found = cards.cuda()
-        self._quick = self._quick or len(found["devices"]) > 2
+        self._pace *= min(1.0, 2 / max(1, len(found["devices"])))  # several cards add up
         for device in found["devices"]:
             device["index"] = self._index_of(device)
             self._ordinals[device["index"]] = device.pop("ordinal")
@@ -202,17 +202,21 @@ class Live:
             values: dict[str, Any] = self._sample(device)
             return values | {"max_sm_mhz": self._soft("max_sm_mhz", device)}
 
-        launches, rounds = (1000, 1) if self._quick else (3000, 3)
+        rounds = 3 if self._pace == 1.0 else 1
+        launches = max(300, round(3000 * self._pace))
         return work.timing(self._ordinals[device], sample, launches=launches, rounds=rounds)
 
     def _gemm(self, device: int, dtype: str) -> dict[str, Any]:
-        main = dtype in ("bfloat16", "float16")
-        seconds = (1.0 if self._quick else 3.0) if main else 0.5
-        warm = (1.5 if self._quick else 3.0) if main else 0.5
-        return work.gemm(self._ordinals[device], dtype, seconds=seconds, warm_seconds=warm)
+        main = dtype == self._dtypes[device]
+        return work.gemm(
+            self._ordinals[device],
+            dtype,
+            seconds=max(0.3, (3.0 if main else 0.5) * self._pace),
+            warm_seconds=max(0.5, (4.0 if main else 0.5) * self._pace),
+        )
 
     def _bandwidth(self, device: int) -> dict[str, Any]:
-        return work.bandwidth(self._ordinals[device], seconds=0.5 if self._quick else 1.5)
+        return work.bandwidth(self._ordinals[device], seconds=max(0.3, 1.5 * self._pace))
 
     def _copies(self, device: int) -> dict[str, Any]:
         def link() -> dict[str, Any]:
@@ -221,7 +225,7 @@ class Live:
                 "lanes": self._soft("pcie_lanes", device),
             }
 
-        return work.copies(self._ordinals[device], link, seconds=0.5 if self._quick else 1.5)
+        return work.copies(self._ordinals[device], link, seconds=max(0.3, 1.5 * self._pace))
 
     def _pattern(self, device: int) -> dict[str, Any]:
         memory = self._soft("memory", device)
@@ -273,4 +277,4 @@ class Live:
         return {key: value for key, value in after.items() if value is not None}
 
     def _disk(self, folder: str) -> dict[str, float]:
-        return storage.disk(folder, 256 * MIB if self._quick else 1024 * MIB)
+        return storage.disk(folder, 1024 * MIB if self._pace == 1.0 else 256 * MIB)

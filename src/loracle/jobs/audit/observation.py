@@ -127,6 +127,7 @@ class Card:
     timing: Timing | None = None
     kernel: Kernel | None = None
     gemm: Rates | None = None
+    fp16: Rates | None = None
     fp32: Rates | None = None
     fp64: Rates | None = None
     bandwidth: Rates | None = None

@@ -185,6 +185,8 @@ def _probed(
     if (capability or (8, 0)) < (7, 0) and capability != (6, 0):
         dtype = "float32"  # Pascal without fp16 units
     seen["gemm"] = _rates(ask("gemm", dtype=dtype))
+    if dtype == "bfloat16":
+        seen["fp16"] = _rates(ask("gemm", "fp16", dtype="float16"))
     seen["fp32"] = _rates(ask("gemm", "fp32", dtype="float32"))
     seen["fp64"] = _rates(ask("gemm", "fp64", dtype="float64"))
     seen["bandwidth"] = _rates(ask("bandwidth"))

@@ -22,13 +22,14 @@ def judge(card: Card, case: Case) -> Iterator[Check]:
     yield _agreement(card)
     expected = case.expected(card)
     if expected is None:
-        for code in ("SM-COUNT", "CAPABILITY", "MEMORY", "L2", "FP64", "NEAREST"):
+        for code in ("SM-COUNT", "CAPABILITY", "MEMORY", "L2", "HALF", "FP64", "NEAREST"):
             yield skipped(f"LRA-ID-{code}", GROUP, card, "not_in_table")
         return
     yield _sm_count(card, expected)
     yield _capability(card, expected)
     yield _memory(card, case, expected)
     yield _l2(card, expected)
+    yield _half(card, expected)
     yield _fp64(card, expected)
     yield _nearest(card, expected)
 
@@ -232,6 +233,24 @@ def _l2(card: Card, expected: Fingerprint) -> Check:
         expected=say("expected.l2", l2_bytes=expected.l2_bytes),
         source=expected.sources["l2"], means=None if good else say("means.l2"),
         repeat="python -c \"import torch; print(torch.cuda.get_device_properties(0))\"",
+    )  # fmt: skip
+
+
+def _half(card: Card, expected: Fingerprint) -> Check:
+    """bf16 and fp16 run at one rate since Ampere; older chips emulate bf16, many times slower."""
+    code = "LRA-ID-HALF"
+    if expected.dtype != "bfloat16":
+        return skipped(code, GROUP, card, "no_bf16")
+    if card.fp16 is None or card.gemm is None or card.gemm.dtype != "bfloat16":
+        return unknown(code, GROUP, card, ("gemm", "fp16"), card.refusals)
+    ratio = card.gemm.best / card.fp16.best
+    low, high = limit.HALF_RATIO
+    good = low <= ratio <= high
+    return Check(
+        code=code, group=GROUP, status="pass" if good else "warn", device=card.index,
+        found=say("found.half", bf16_flops_per_s=card.gemm.best, fp16_flops_per_s=card.fp16.best),
+        expected=say("expected.half"), source=expected.sources["sheet"],
+        means=None if good else say("means.half"), repeat="loracle audit --quick",
     )  # fmt: skip
 
 

@@ -112,6 +112,7 @@ def _figures(card: Card) -> dict[str, float]:
     figures: dict[str, float | None] = {
         "gemm_flops_per_s": card.gemm.best if card.gemm else None,
         "sustained_flops_per_s": sustained[1] if sustained else None,
+        "fp16_flops_per_s": card.fp16.best if card.fp16 else None,
         "fp32_flops_per_s": card.fp32.best if card.fp32 else None,
         "fp64_flops_per_s": card.fp64.best if card.fp64 else None,
         "copy_bytes_per_s": card.bandwidth.best if card.bandwidth else None,

@@ -36,6 +36,7 @@ LOW_POWER_WATTS, LOW_POWER_FLOOR = 75.0, 0.5
 COPY_PASS, COPY_WARN, COPY_OF_PEAK = 0.9, 0.75, 0.75  # DCGM: 0.75 of a good card
 DEFAULT_COPY_SHARE = 0.8  # of the data sheet, where nobody measured the card
 
+HALF_RATIO = (0.8, 1.25)  # bf16 over fp16 on Ampere and newer
 FP64_TOLERANCE, FP64_OTHER_CLASS = 0.25, 2.5
 
 SOAK_PASS, SOAK_WARN, SOAK_HARD = 0.95, 0.90, 0.85
