@@ -49,3 +49,19 @@ def test_runs_that_say_nothing_of_speed_do_not_count(changes):
 
 def test_no_runs_no_change():
     assert with_own_speeds(LAWS, {}) is LAWS
+
+
+def test_runs_on_this_computer_are_found(tmp_path, monkeypatch):
+    """`loracle bench` writes; the next plan reads."""
+    from loracle.catalog import user_runs
+    from loracle.catalog.measured import write_run
+    from loracle.planner.own_runs import user_laws
+
+    file = tmp_path / "measured.jsonl"
+    monkeypatch.setattr(user_runs, "user_runs_file", lambda: file)
+    setup, node = setup_of(ROW), Node(gpu_id=GPU.id)
+    before = user_laws([GPU]).speed(setup, GPU, node)
+    assert before == LAWS.speed(setup, GPU, node)
+    write_run(run(0.8), file)
+    after = user_laws([GPU]).speed(setup, GPU, node)
+    assert after.tokens_per_s.likely == pytest.approx(0.8 * before.tokens_per_s.likely)

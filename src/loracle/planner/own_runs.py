@@ -55,6 +55,16 @@ def own_speeds(
     }
 
 
+def user_laws(gpus: Iterable[Gpu]) -> Laws:
+    """The formula's laws, moved by the runs that `loracle bench` has kept on this computer."""
+    from loracle.catalog.measured import setup_of
+    from loracle.catalog.user_runs import user_runs
+    from loracle.planner.laws import formula_laws
+
+    laws, runs = formula_laws(), user_runs()
+    return with_own_speeds(laws, own_speeds(runs, gpus, laws, setup_of)) if runs else laws
+
+
 def with_own_speeds(laws: Laws, own: Mapping[str, OwnSpeed]) -> Laws:
     """The same laws, moved to what the user's own cards did."""
 
