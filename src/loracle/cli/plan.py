@@ -12,54 +12,54 @@ if TYPE_CHECKING:
     from loracle.domain.recipe import Recipe
 
 ENGINES = ("auto", "formula", "dryrun")
-_help = "help.plan_flag"
+
+
+def _help(flag: str) -> str:
+    """The help text of a flag."""
+    return words.text(f"help.plan_flag.{flag}")
 
 
 def run(
-    target: str = typer.Argument(
-        None, metavar="[RECIPE|MODEL]", help=words.text(f"{_help}.target")
-    ),
-    data: str = typer.Option(None, "--data", help=words.text(f"{_help}.data")),
-    eval_data: str = typer.Option(None, "--eval", help=words.text(f"{_help}.eval")),
-    tokens: str = typer.Option(None, "--tokens", help=words.text(f"{_help}.tokens")),
-    method: str = typer.Option(None, "--method", help=words.text(f"{_help}.method")),
-    rank: int = typer.Option(None, "--lora-r", "--rank", help=words.text(f"{_help}.rank")),
+    target: str = typer.Argument(None, metavar="[RECIPE|MODEL]", help=_help("target")),
+    data: str = typer.Option(None, "--data", help=_help("data")),
+    eval_data: str = typer.Option(None, "--eval", help=_help("eval")),
+    tokens: str = typer.Option(None, "--tokens", help=_help("tokens")),
+    method: str = typer.Option(None, "--method", help=_help("method")),
+    rank: int = typer.Option(None, "--lora-r", "--rank", help=_help("rank")),
     seq_len: int = typer.Option(
-        None, "--seq-len", "--max-seq-length", "--cutoff-len", help=words.text(f"{_help}.seq_len")
+        None, "--seq-len", "--max-seq-length", "--cutoff-len", help=_help("seq_len")
     ),
-    epochs: float = typer.Option(None, "--epochs", help=words.text(f"{_help}.epochs")),
+    epochs: float = typer.Option(None, "--epochs", help=_help("epochs")),
     micro_batch: str = typer.Option(
         None,
         "--micro-batch",
         "--per-device-train-batch-size",
-        help=words.text(f"{_help}.micro_batch"),
+        help=_help("micro_batch"),
     ),
-    stack: str = typer.Option(None, "--stack", help=words.text(f"{_help}.stack")),
-    gpu: list[str] = typer.Option([], "--gpu", help=words.text(f"{_help}.gpu")),  # noqa: B008
+    stack: str = typer.Option(None, "--stack", help=_help("stack")),
+    gpu: list[str] = typer.Option([], "--gpu", help=_help("gpu")),  # noqa: B008
     offers: list[str] = typer.Option(  # noqa: B008
         [],
         "--offers",
-        help=words.text(f"{_help}.offers"),  # noqa: B008
+        help=_help("offers"),  # noqa: B008
     ),
-    budget: str = typer.Option(None, "--budget", help=words.text(f"{_help}.budget")),
-    deadline: str = typer.Option(None, "--deadline", help=words.text(f"{_help}.deadline")),
-    currency: str = typer.Option(None, "--currency", help=words.text(f"{_help}.currency")),
+    budget: str = typer.Option(None, "--budget", help=_help("budget")),
+    deadline: str = typer.Option(None, "--deadline", help=_help("deadline")),
+    currency: str = typer.Option(None, "--currency", help=_help("currency")),
     assignments: list[str] = typer.Option(  # noqa: B008
         [],
         "--set",
         metavar="KEY=VALUE",
         help=words.text("help.recipe_app.set"),  # noqa: B008
     ),
-    engine: str = typer.Option("auto", "--engine", help=words.text(f"{_help}.engine")),
-    explain: str = typer.Option(None, "--explain", help=words.text(f"{_help}.explain")),
-    why: str = typer.Option(None, "--why", metavar="CARD", help=words.text(f"{_help}.why")),
-    everything: bool = typer.Option(False, "--all", help=words.text(f"{_help}.all")),
-    offline: bool = typer.Option(False, "--offline", help=words.text(f"{_help}.offline")),
-    skip_bad: bool = typer.Option(False, "--skip-bad", help=words.text(f"{_help}.skip_bad")),
-    save: str = typer.Option(None, "--save", metavar="FILE", help=words.text(f"{_help}.save")),
-    recipe_out: str = typer.Option(
-        None, "-o", "--output", metavar="FILE", help=words.text(f"{_help}.output")
-    ),
+    engine: str = typer.Option("auto", "--engine", help=_help("engine")),
+    explain: str = typer.Option(None, "--explain", help=_help("explain")),
+    why: str = typer.Option(None, "--why", metavar="CARD", help=_help("why")),
+    everything: bool = typer.Option(False, "--all", help=_help("all")),
+    offline: bool = typer.Option(False, "--offline", help=_help("offline")),
+    skip_bad: bool = typer.Option(False, "--skip-bad", help=_help("skip_bad")),
+    save: str = typer.Option(None, "--save", metavar="FILE", help=_help("save")),
+    recipe_out: str = typer.Option(None, "-o", "--output", metavar="FILE", help=_help("output")),
     as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
     layout: str = typer.Option("human", "--format", help=words.text("help.format")),
     quiet: bool = typer.Option(False, "-q", "--quiet", help=words.text("help.quiet")),
@@ -87,10 +87,10 @@ def run(
     overrides |= overrides_of(assignments)
     if target is None and "model" not in overrides:
         raise InputError("error.no_target", code="E011", hint="hint.no_target")
-    recipe = _recipe(target, overrides)
+    recipe = read_target(target, overrides)
     plan = planned(recipe, engine=engine, offline=offline, skip_bad=skip_bad, output=output)
     _write(plan, recipe, save, recipe_out)
-    speaker = _speaker(output)
+    speaker = speaker_for(output)
     if output.mode == "json":
         from loracle.planner.plan_json import plan_document
 
@@ -137,8 +137,8 @@ def planned(
         return make_plan(recipe, facts, tracer=lambda setup, gpu: traced(setup, gpu, progress))
 
 
-def _recipe(target: str | None, overrides: dict[str, object]) -> "Recipe":
-    """The recipe of a file, or one that only names a model."""
+def read_target(target: str | None, overrides: dict[str, object]) -> "Recipe":
+    """The recipe of a YAML file, or one that only names a model; overrides on top."""
     from loracle.cli.recipe_file import read_recipe_file
     from loracle.domain.recipe_text import parse_recipe
 
@@ -161,7 +161,8 @@ def _split(values: list[str]) -> list[str]:
     return [part for value in values for part in value.split(",") if part]
 
 
-def _speaker(output: Output):  # noqa: ANN202 - a lazy import
+def speaker_for(output: Output):  # noqa: ANN201 - a lazy import
+    """The words and card names for an output's language."""
     from loracle.catalog.gpus import load_gpus
     from loracle.cli.say import Speaker
 
