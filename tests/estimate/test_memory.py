@@ -44,7 +44,8 @@ def test_the_figures_of_the_measured_runs():
     ]
     assert mean(allocated) <= 0.2
     assert max(allocated) <= 1
-    assert mean(reserved) <= 4
+    assert mean(reserved) <= 2
+    assert max(reserved) <= 8
 
 
 def test_verdicts_under_a_cap():

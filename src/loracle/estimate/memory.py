@@ -20,6 +20,7 @@ from loracle.estimate import params
 from loracle.estimate.decoder.parts import head_profile, layer_profiles
 from loracle.estimate.decoder.profile import Point, total, value
 from loracle.estimate.decoder.tape import KINDS
+from loracle.estimate.loading import loading_slack
 from loracle.estimate.memory_ranges import doubt_of
 from loracle.estimate.slack import Shape, reserved_peak
 
@@ -69,20 +70,24 @@ def estimate_memory(setup: TrainingSetup, gpu: Gpu | None = None) -> MemoryEstim
     step = _Step(setup, capability)
     moments = [_Moment(phase, {**fixed, **parts}) for phase, parts in step.moments()]
     peak = max(moments, key=_num_bytes)
+    segments = step.segments()
     reserved = reserved_peak(
-        step.segments(),
+        segments,
         max(moment.num_bytes for moment in moments if moment.phase != "optimizer"),
         max(moment.num_bytes for moment in moments if moment.phase == "optimizer"),
     )
     _, managed = params.optimizer_bytes(setup)
     outside = (gpu.context_bytes if gpu else CONTEXT_BYTES) + managed / _shards(setup)
     doubt = doubt_of(setup)
+    reserved_range = doubt.reserved(
+        reserved, peak.num_bytes, peak.num_bytes - sum(fixed.values()), segments.loading
+    )
     return MemoryEstimate(
         engine="formula",
         model_bytes=int(fixed["base"] + fixed["adapters"]),
         allocated_bytes=doubt.allocated(peak.num_bytes),
-        reserved_bytes=doubt.reserved(reserved),
-        device_bytes=doubt.reserved(reserved).plus(outside),
+        reserved_bytes=reserved_range,
+        device_bytes=reserved_range.plus(outside),
         peak_phase=peak.phase,
         terms=tuple(_terms(setup, peak)),
         trainable_params=params.trainable_params(setup),
@@ -228,6 +233,7 @@ class _Step:
         last = self.order[-1]
         fused = self.setup.fused_head
         return Shape(
+            loading=loading_slack(self.setup) / _shards(self.setup),
             forward=self._peak(self.kinds[last].forward) - self.kept[last],
             logits=0.0 if fused else 4.0 * self.tokens * self.setup.model.vocab_size,
             kept=self.all_kept,

@@ -19,7 +19,7 @@ from loracle.estimate.decoder.tape import (
 def live(tape):
     """Bytes alive: (constant, per token, per token and position)."""
     sums = [0.0, 0.0, 0.0]
-    for sign, _, size in tape.events:
+    for sign, _, size, _ in tape.events:
         for at in range(3):
             sums[at] += sign * size[at]
     return tuple(sums)
@@ -53,7 +53,7 @@ def test_autocast_casts_trained_weights_once():
     weight = Weight(t, 100, "float32", True)
     x = leaf(t, widths(10), "bfloat16")
     ys = [op.linear(t, x, weight, 10) for _ in range(3)]
-    assert sum(size[0] for sign, kind, size in t.events if kind == "cast" and sign > 0) == 200
+    assert sum(size[0] for sign, kind, size, _ in t.events if kind == "cast" and sign > 0) == 200
     t.cast_cache.clear()
     del ys, x
 
@@ -66,7 +66,7 @@ def test_gradients_meet_in_a_new_tensor():
     del x, y
     begin = t.mark()
     grad = backward(t, root, like(t, root))
-    births = [size[1] for sign, _, size in t.events[begin:] if sign > 0]
+    births = [size[1] for sign, _, size, _ in t.events[begin:] if sign > 0]
     # the incoming gradient, one through each branch, and their sum
     assert births == [4, 4, 4, 4]
     assert live(t) == (0, 4, 0)
@@ -129,7 +129,7 @@ def test_a_checkpoint_keeps_only_its_input_and_finds_the_rest_again():
     begin = t.mark()
     grad = backward(t, root, like(t, root))
     assert all(weight.grad is not None for weight in weights)
-    recomputed = sum(size[1] for sign, _, size in t.events[begin:] if sign > 0)
+    recomputed = sum(size[1] for sign, _, size, _ in t.events[begin:] if sign > 0)
     # recomputed: five of the six forward tensors (the last output is not needed again);
     # backward: the incoming gradient and two for each pair of operations
     assert recomputed == 32 * (5 + 1 + 6)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from loracle.estimate.decoder.tape import (
     KINDS,
+    Event,
     Size,
     Tape,
     Tensor,
@@ -39,6 +40,16 @@ class Profile:
     gradients: Size
     forward: tuple[Point, ...]
     backward: tuple[Point, ...]
+    lives: "Lives"
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """Births and deaths in order: (storage, bytes) for a birth, (~storage, bytes) for a death."""
+
+    forward: tuple[tuple[int, Size], ...]
+    uncast: tuple[tuple[int, Size], ...]  # the end of autocast
+    backward: tuple[tuple[int, Size], ...]
 
 
 def value(size: Size, tokens: float, positions: float) -> float:
@@ -92,11 +103,20 @@ def profile_part(
         gradients=left[KINDS.index("gradient")],
         forward=forward,
         backward=points,
+        lives=Lives(
+            _lives(tape.events[:turn]),
+            _lives(tape.events[turn:cleared]),
+            _lives(tape.events[cleared:]),
+        ),
     )
 
 
+def _lives(events: list[Event]) -> tuple[tuple[int, Size], ...]:
+    return tuple((number if sign > 0 else ~number, size) for sign, _, size, number in events)
+
+
 def _walk(
-    events: list[tuple[int, str, Size]], start: tuple[Size, ...]
+    events: list[Event], start: tuple[Size, ...]
 ) -> tuple[tuple[Point, ...], tuple[Size, ...]]:
     """(candidate peaks, sizes at the end) of a stretch of the log."""
     now = [list(one) for one in start]
@@ -104,7 +124,7 @@ def _walk(
     a, b, c = total(start)
     peaks: list[tuple[Size, Point]] = []
     rising = True
-    for sign, kind, size in events:
+    for sign, kind, size, _ in events:
         if sign < 0 and rising:
             _offer(peaks, (a, b, c), now)
         rising = sign > 0

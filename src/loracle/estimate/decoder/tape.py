@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 Size = tuple[float, float, float]
+Event = tuple[int, str, Size, int]  # birth (1) or death (-1), kind, bytes, number of the storage
 
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2, "bool": 1, "uint8": 1, "int64": 8}
 KINDS = ("activation", "dequant", "gradient", "cast", "logits")
@@ -32,11 +33,12 @@ class Tape:
     filled or recomputed, None outside of one.
     """
 
-    __slots__ = ("autocast", "cast_cache", "events", "frame", "ordinal")
+    __slots__ = ("autocast", "cast_cache", "count", "events", "frame", "ordinal")
 
     def __init__(self, autocast: str | None) -> None:
         self.autocast = autocast
-        self.events: list[tuple[int, str, Size]] = []
+        self.events: list[Event] = []
+        self.count = 0
         self.frame: Frame | None = None
         self.cast_cache: dict[int, Tensor] = {}
         self.ordinal = 0
@@ -47,27 +49,30 @@ class Tape:
 
     def temporary(self, kind: str, size: Size) -> None:
         """Scratch of a kernel: born and gone at once."""
-        self.events.append((1, kind, size))
-        self.events.append((-1, kind, size))
+        self.events.append((1, kind, size, self.count))
+        self.events.append((-1, kind, size, self.count))
+        self.count += 1
 
 
 class Storage:
     """Bytes on the card; logs its birth and its death."""
 
-    __slots__ = ("kind", "size", "tape")
+    __slots__ = ("kind", "number", "size", "tape")
 
     def __init__(self, tape: Tape, size: Size, kind: str = "activation") -> None:
         self.tape, self.size, self.kind = tape, size, kind
-        tape.events.append((1, kind, size))
+        self.number = tape.count
+        tape.count += 1
+        tape.events.append((1, kind, size, self.number))
 
     def __del__(self) -> None:
-        self.tape.events.append((-1, self.kind, self.size))
+        self.tape.events.append((-1, self.kind, self.size, self.number))
 
     def becomes(self, kind: str) -> None:
-        """Count it under another kind from now on."""
-        self.tape.events.append((-1, self.kind, self.size))
+        """Count it under another kind from now on: a death and a birth with nothing between."""
+        self.tape.events.append((-1, self.kind, self.size, self.number))
         self.kind = kind
-        self.tape.events.append((1, kind, self.size))
+        self.tape.events.append((1, kind, self.size, self.number))
 
 
 class Node:
