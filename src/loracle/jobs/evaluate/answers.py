@@ -94,7 +94,7 @@ def answer_all(
             losses = token_losses(model, group, pad_id)
             said: list[tuple[str | None, int, bool]] = [(None, 0, False)] * len(group)
             if generates:
-                said = list(_generate(model, group, stop_ids, pad_id, max_new_tokens, tokenizer))
+                said = list(generate(model, group, stop_ids, pad_id, max_new_tokens, tokenizer))
         yield [
             Answer(item.row, text, count, ended, nll, item.num_labels)
             for item, (text, count, ended), nll in zip(group, said, losses, strict=True)
@@ -145,7 +145,7 @@ def label_logits(
     return logits, labels
 
 
-def _generate(
+def generate(
     model: "PreTrainedModel",
     group: Sequence[Item],
     stop_ids: Sequence[int],
