@@ -109,3 +109,26 @@ def test_unknown_offer_and_unknown_recording_are_errors_of_the_tree():
     assert isinstance(audit("--replay", "no-such").exception, InputError)
     found = audit("--replay", "healthy-t4", "--sold", "banana")
     assert isinstance(found.exception, CatalogError)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--sold", "banana"),
+        ("--report", "/no/such/folder/a.html"),
+        ("--record", "/no/such/folder/a.yaml"),
+        ("--soak", "600"),
+        ("--format", "xml"),
+        ("missing.yaml",),
+        ("missing.json",),
+    ],
+)
+def test_a_wrong_question_is_told_before_minutes_are_spent(flags, monkeypatch):
+    from loracle.errors import LoracleError
+    from loracle.jobs.audit.live import Live
+
+    def never(*_, **__):
+        raise AssertionError("the machine was asked")
+
+    monkeypatch.setattr(Live, "__init__", never)
+    assert isinstance(audit(*flags).exception, LoracleError)

@@ -1,6 +1,6 @@
 """`loracle audit`: is this rented machine the card that was paid for, and ready for the job."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -9,9 +9,11 @@ from loracle.cli.output import Output
 
 if TYPE_CHECKING:
     from loracle.catalog.fingerprints import SoldAs
-    from loracle.domain.audit import AuditReport
+    from loracle.domain.audit import Rescore
     from loracle.domain.plan import Plan
-    from loracle.jobs.audit import Observation
+    from loracle.domain.recipe import Recipe
+    from loracle.jobs.audit import Needs, Observation
+    from loracle.jobs.audit.record import Recorder
 
 _help = "help.audit_option."
 
@@ -33,21 +35,33 @@ def run(
 ) -> None:
     """Audit this machine or a recorded one; exit 0 pass, 1 warn, 2 fail, 3 could not test."""
     from loracle.cli.audit_screen import show_audit
+    from loracle.cli.write_file import write_whole
     from loracle.jobs.audit import Case, judge
 
     output = Output("json" if as_json else "quiet" if quiet else layout)
+    _one_of("--format", layout, ("human", "md", "json"))
     if recordings:
         _list_recordings(output)
         return
+    # all that can be wrong in the question is found before minutes are spent on the answer
+    document = _recording(replay)
     plan = _plan_of(target)
-    seen, recorded_sold = _observed(output, quick, soak, network, replay, record, sold)
-    claim = _sold(sold or recorded_sold, plan if target and target.endswith(".json") else None)
-    plan, needs, scored = _against_plan(target, plan, seen)
+    claim = _sold(sold or (document or {}).get("sold"), plan)
+    for path in (record, page):
+        _check_writable(path)
+    seen, recorded = _observed(output, document, quick, soak, network)
+    needs, scored = _against_plan(target, plan, seen)
     report = judge(
         Case(seen=seen, sold=claim, needs=needs, quick=quick), replayed=replay, rescore=scored
     )
+    if record and recorded is not None:
+        write_whole(record, recorded.text(title=_title(seen), sold=sold))
+        output.note(f"{output.text('audit.saved')}: {record}")
     if page:
-        _write_page(page, report, output)
+        from loracle.report.audit_html import audit_page
+
+        write_whole(page, audit_page(report, output.language))
+        output.note(f"{output.text('audit.saved')}: {page}")
     if output.mode == "json":
         from loracle.report.audit_json import audit_document
 
@@ -57,6 +71,35 @@ def run(
     if seen.software.torch is None and seen.software.refusals.get("cuda") == "NotInstalled":
         output.hint("hint.missing_extra", extra="train")
     raise typer.Exit(report.exit_code)
+
+
+def _one_of(flag: str, value: str, allowed: tuple[str, ...]) -> None:
+    from loracle.errors import InputError
+
+    if value not in allowed:
+        raise InputError(
+            "error.choice", code="E011", flag=flag, got=value, allowed=", ".join(allowed)
+        )
+
+
+def _check_writable(path: str | None) -> None:
+    """Raises InputError E013 for a file that could not be written in the end."""
+    import os
+    from pathlib import Path
+
+    from loracle.errors import InputError
+
+    if path is None:
+        return
+    folder = Path(path).absolute().parent
+    if not os.access(folder, os.W_OK) or Path(path).is_dir():
+        raise InputError("error.unwritable", code="E013", path=path, reason=str(folder))
+
+
+def _recording(replay: str | None) -> "dict[str, Any] | None":
+    from loracle.jobs.audit import find_recording, load_recording
+
+    return load_recording(find_recording(replay)) if replay else None
 
 
 def _list_recordings(output: Output) -> None:
@@ -71,41 +114,28 @@ def _list_recordings(output: Output) -> None:
 
 
 def _observed(
-    output: Output,
-    quick: bool,
-    soak: str | None,
-    network: bool,
-    replay: str | None,
-    record: str | None,
-    sold: str | None,
-) -> tuple["Observation", str | None]:
-    """What was seen, live or from a recording, and what the recording says was sold."""
-    from pathlib import Path
-
-    from loracle.jobs.audit import Options, Replay, find_recording, load_recording, observe
+    output: Output, document: "dict[str, Any] | None", quick: bool, soak: str | None, network: bool
+) -> tuple["Observation", "Recorder | None"]:
+    """What was seen, and what the live machine answered, kept for a recording."""
+    from loracle.jobs.audit import Options, Replay, observe
     from loracle.units import parse_seconds
 
     seconds = parse_seconds(soak) if soak else 16.0 if quick else 180.0
     options = Options(
         idle_seconds=4.0 if quick else 10.0, soak_seconds=seconds, quick=quick, network=network
     )
-    if replay:
-        document = load_recording(find_recording(replay))
-        return observe(Replay(document), options), document.get("sold")
+    if document is not None:
+        return observe(Replay(document), options), None
     from loracle.jobs.audit.live import Live
     from loracle.jobs.audit.record import Recorder
 
     def progress(stage: str) -> None:
-        output.note(output.text("audit.progress", stage=stage))
+        if output.mode not in ("quiet", "json"):
+            output.note(output.text("audit.progress", stage=stage))
 
-    quietly = output.mode in ("quiet", "json")
     with Live(quick=quick) as live:
         recorder = Recorder(live)
-        seen = observe(recorder, options, (lambda stage: None) if quietly else progress)
-    if record:
-        recorder.write(Path(record), title=_title(seen), sold=sold)
-        output.note(f"{output.text('audit.saved')}: {record}")
-    return seen, None
+        return observe(recorder, options, progress), recorder
 
 
 def _title(seen: "Observation") -> str:
@@ -128,8 +158,11 @@ def _sold(text: str | None, plan: "Plan | None") -> "SoldAs | None":
 
 
 def _plan_of(target: str | None) -> "Plan | None":
-    """A saved plan (JSON); a recipe is planned later, for the card that is found."""
-    if target is None or not target.endswith(".json"):
+    """A saved plan (JSON). A recipe is only read here: it is planned for the card that is found."""
+    if target is None:
+        return None
+    if not target.endswith(".json"):
+        _recipe(target, ())
         return None
     from pathlib import Path
 
@@ -142,20 +175,21 @@ def _plan_of(target: str | None) -> "Plan | None":
         raise InputError("error.missing_file", code="E013", path=target) from error
 
 
-def _against_plan(target: str | None, plan: "Plan | None", seen: "Observation"):  # noqa: ANN202
-    """(plan, needs, rescore) for the card that was found; Nones without a recipe or a card."""
+def _against_plan(
+    target: str | None, plan: "Plan | None", seen: "Observation"
+) -> "tuple[Needs | None, Rescore | None]":
+    """What the job needs, and its time on the measured card; Nones without a recipe or a card."""
     from loracle.cli.today import today
     from loracle.jobs.audit.rescore import candidate_for, gpu_ids, needs_of, rescore
 
-    ids = gpu_ids(seen.cards[0]) if seen.cards else ()
     if target is None:
-        return None, None, None
-    if plan is None:
-        plan = _planned(target, ids)
+        return None, None
+    ids = gpu_ids(seen.cards[0]) if seen.cards else ()
+    plan = plan or _planned(target, ids)
     candidate = candidate_for(plan, ids, len(seen.cards))
     if candidate is None:
         best = plan.candidates[plan.best] if plan.best is not None else None
-        return plan, needs_of(plan, best) if best else None, None
+        return needs_of(plan, best) if best else None, None
     from loracle.catalog.fx import load_rates
     from loracle.catalog.gpus import find_gpu
     from loracle.catalog.offers import load_offers
@@ -165,29 +199,25 @@ def _against_plan(target: str | None, plan: "Plan | None", seen: "Observation"):
         plan, candidate, find_gpu(candidate.gpu_id), seen.cards, offer=offer,
         rates=load_rates(), today=today(),
     )  # fmt: skip
-    return plan, needs_of(plan, candidate), scored
+    return needs_of(plan, candidate), scored
 
 
 def _planned(target: str, ids: tuple[str, ...]) -> "Plan":
     """The recipe's plan on the card that is here, or on all cards where it is not known."""
-    from loracle.cli.recipe_file import read_recipe_file
     from loracle.cli.today import today
-    from loracle.domain.recipe_text import parse_recipe
     from loracle.planner.gather import gather
     from loracle.planner.plan import make_plan
 
-    overrides: dict[str, object] = {"rent.gpus": list(ids)} if ids else {}
-    if target.lower().endswith((".yaml", ".yml")):
-        recipe = read_recipe_file(target, overrides).recipe
-    else:
-        recipe = parse_recipe("", "command line", {"model": target, **overrides})
+    recipe = _recipe(target, ids)
     return make_plan(recipe, gather(recipe, today=today()))
 
 
-def _write_page(page: str, report: "AuditReport", output: Output) -> None:
-    from pathlib import Path
+def _recipe(target: str, ids: tuple[str, ...]) -> "Recipe":
+    """The recipe of a file, or one that only names a model, for these cards."""
+    from loracle.cli.recipe_file import read_recipe_file
+    from loracle.domain.recipe_text import parse_recipe
 
-    from loracle.report.audit_html import audit_page
-
-    Path(page).write_text(audit_page(report, output.language), "utf-8")
-    output.note(f"{output.text('audit.saved')}: {page}")
+    overrides: dict[str, object] = {"rent.gpus": list(ids)} if ids else {}
+    if target.lower().endswith((".yaml", ".yml")):
+        return read_recipe_file(target, overrides).recipe
+    return parse_recipe("", "command line", {"model": target, **overrides})

@@ -98,7 +98,7 @@ def test_every_probe_runs_and_is_recorded(dressed, tmp_path):
     assert {"timing", "gemm", "fp32", "fp64", "bandwidth", "copies", "pattern", "soak"}.isdisjoint(
         card.refusals
     )
-    recorder.write(tmp_path / "dressed.yaml", title="dressed")
+    (tmp_path / "dressed.yaml").write_text(recorder.text(title="dressed"), "utf-8")
     again = observe(Replay(load_recording(tmp_path / "dressed.yaml")), Options())
     found = [[(c.code, c.status) for c in judge(Case(seen=one)).checks] for one in (seen, again)]
     assert found[0] == found[1]

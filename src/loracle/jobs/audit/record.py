@@ -7,7 +7,6 @@ set.
 
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -72,14 +71,13 @@ class Recorder:
         place[key] = shortened(answer)
         return answer
 
-    def write(self, path: Path, *, title: str, sold: str | None = None) -> None:
+    def text(self, *, title: str, sold: str | None = None) -> str:
         """The recording as YAML."""
         head = {"schema": SCHEMA, "title": title} | ({"sold": sold} if sold else {})
-        text = yaml.safe_dump(
+        return yaml.safe_dump(
             head | self.document, sort_keys=False, allow_unicode=True, width=100,
             default_flow_style=None,
         )  # fmt: skip
-        path.write_text(text, "utf-8")
 
 
 def _entry(entries: list[dict[str, Any]], at: int) -> dict[str, Any]:

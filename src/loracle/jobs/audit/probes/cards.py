@@ -2,12 +2,14 @@
 
 import importlib.metadata
 import platform
+import re
 from typing import Any
 
 from loracle.jobs.audit.nvml import digest
 from loracle.jobs.audit.probes.work import first_line
 from loracle.jobs.audit.source import Refused
 
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PACKAGES = ("transformers", "peft", "trl", "accelerate", "bitsandbytes", "flash-attn", "triton")
 
 
@@ -54,7 +56,7 @@ def _properties(ordinal: int) -> dict[str, Any]:
     import torch
 
     properties = torch.cuda.get_device_properties(ordinal)
-    uuid = getattr(properties, "uuid", None)
+    uuid = str(getattr(properties, "uuid", "")).lower()
     return {
         "ordinal": ordinal,
         "index": ordinal,
@@ -64,7 +66,7 @@ def _properties(ordinal: int) -> dict[str, Any]:
         "total_bytes": properties.total_memory,
         "l2_bytes": getattr(properties, "L2_cache_size", None),
         "bus_id": _bus_id(properties),
-        "uuid_hash": digest(f"GPU-{uuid}") if uuid else None,
+        "uuid_hash": digest(f"GPU-{uuid}") if _UUID.fullmatch(uuid) else None,
     }
 
 
