@@ -161,9 +161,7 @@ def run(c: dict) -> dict:
         else:
             if c["method"] == "qlora":
                 if c["kbit_upcast"]:
-                    model = prepare_model_for_kbit_training(
-                        model, use_gradient_checkpointing=False
-                    )
+                    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
                 else:
                     for p in model.parameters():
                         p.requires_grad_(False)
@@ -350,10 +348,19 @@ def main() -> None:
     out = run(c)
     with open(path, "a") as file:
         file.write(json.dumps(row(c, out, versions, context)) + "\n")
-    gib = {k: round((out.get(k) or 0) / 2**30, 3) for k in
-           ("model_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")}
-    print(c["id"], "fits", out["fits"], gib, out["error"] or "", f"{time.time() - start:.1f}s",
-          flush=True)
+    gib = {
+        k: round((out.get(k) or 0) / 2**30, 3)
+        for k in ("model_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
+    }
+    print(
+        c["id"],
+        "fits",
+        out["fits"],
+        gib,
+        out["error"] or "",
+        f"{time.time() - start:.1f}s",
+        flush=True,
+    )
     os._exit(0)
 
 

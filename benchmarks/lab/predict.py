@@ -1,6 +1,6 @@
 """Predict the runs of a lab list without a GPU: write the file before the runs are measured.
 
-    python benchmarks/lab/predict.py configs.json predictions.jsonl
+python benchmarks/lab/predict.py configs.json predictions.jsonl
 """
 
 import json
@@ -8,11 +8,12 @@ import sys
 import time
 from types import SimpleNamespace
 
+from measure_run import DEFAULTS
+
 from loracle.domain.setup import LoraSetup, TrainingSetup
 from loracle.dryrun.allocator import AllocatorSettings
 from loracle.dryrun.replay import replay
 from loracle.dryrun.trace import software, trace
-from measure_run import DEFAULTS
 
 # the bare CUDA context on the H200 here
 H200_CONTEXT = 1_295_974_400
@@ -44,9 +45,7 @@ def predict(c: dict) -> dict:
     settings = AllocatorSettings(
         expandable_segments="expandable_segments:True" in (c["alloc_conf"] or "")
     )
-    memory = replay(
-        made, context_bytes=H200_CONTEXT, cap_bytes=cap, settings=settings
-    )
+    memory = replay(made, context_bytes=H200_CONTEXT, cap_bytes=cap, settings=settings)
     return {
         "id": c["id"], "engine": "dryrun", "fits": memory.fits,
         "model_bytes": memory.model_bytes, "peak_allocated_bytes": memory.peak_allocated,

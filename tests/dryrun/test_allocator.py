@@ -1,5 +1,7 @@
 """The allocator model against cases worked out by hand from CUDACachingAllocator.cpp."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,9 +139,7 @@ def test_oversize_blocks_are_not_split():
     assert (allocator.reserved, allocator.allocated) == (110 * MIB, 110 * MIB)
 
 
-sizes = st.one_of(
-    st.integers(1, 4096), st.integers(1, 12 * MIB), st.integers(10 * MIB, 300 * MIB)
-)
+sizes = st.one_of(st.integers(1, 4096), st.integers(1, 12 * MIB), st.integers(10 * MIB, 300 * MIB))
 
 
 @settings(max_examples=60, deadline=None)
@@ -155,7 +155,7 @@ def test_whatever_the_order_the_books_balance(steps, expandable):
         if pick < len(live):
             allocator.free(live.pop(pick)[1])
         held = sorted((b.address, b.address + b.size) for _, b in live)
-        assert all(a[1] <= b[0] for a, b in zip(held, held[1:], strict=False))  # no overlap
+        assert all(a[1] <= b[0] for a, b in pairwise(held))  # no overlap
         assert allocator.allocated == sum(b.size for _, b in live)
         assert all(b.size >= round_size(size) for size, b in live)
         assert allocator.allocated <= allocator.reserved <= allocator.peak_reserved

@@ -11,6 +11,10 @@ OP_KINDS = (
     "gemm", "attention", "elementwise", "dequant", "optimizer", "embedding", "norm", "loss",
     "copy", "other",
 )  # fmt: skip
+OWNER_KINDS = (
+    "parameter", "quantised_weight", "adapter", "buffer", "batch", "activation", "gradient",
+    "optimizer_state", "optimizer_scratch", "workspace", "load",
+)  # fmt: skip
 OP_PHASES = ("forward", "recompute", "backward", "optimizer", "evaluation")
 
 
@@ -36,10 +40,10 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who asked for a storage: module path (layer number left in), kind of tensor, operation."""
+    """Who asked for a storage: module path (N for the layer's number), kind, operation."""
 
     module: str
-    kind: str  # parameter, quantised weight, gradient, optimizer state, activation, workspace ...
+    kind: str  # one of OWNER_KINDS
     op: str = ""
 
 

@@ -37,6 +37,7 @@ class FusedAttention(torch.autograd.Function):
         recorder: Recorder,
         phase: str,
     ) -> torch.Tensor:
+        """(batch, heads, rows, head_dim) in the layout of the query."""
         batch, heads, rows, _ = q.shape
         out = torch.empty(
             batch, rows, heads, v.shape[-1], dtype=q.dtype, device=q.device
@@ -53,8 +54,9 @@ class FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
-        q, k, v, bias, out, lse, seed, offset = ctx.saved_tensors
-        batch, heads, rows, dim = q.shape
+        """Gradients of q, k and v."""
+        # all names stay: they keep the saved tensors alive until the kernel is done, as CUDA does
+        q, k, v, _bias, _out, _lse, _seed, _offset = ctx.saved_tensors
         if ctx.kernel == "cudnn":  # takes any layout with a unit stride inside (cuDNN >= 9.5.1)
             if grad.stride(-1) != 1:
                 grad = grad.transpose(1, 2).contiguous().transpose(1, 2)
@@ -73,7 +75,8 @@ def _attention_scratch(kernel: str, q: torch.Tensor, k: torch.Tensor) -> None:
     batch, heads, rows, dim = q.shape
     grouped = k.shape[1] != heads
     if kernel == "cudnn":
-        scratch = [torch.empty(batch * heads * rows * (dim + 1), dtype=torch.float32, device="meta")]
+        numel = batch * heads * rows * (dim + 1)
+        scratch = [torch.empty(numel, dtype=torch.float32, device="meta")]
     elif kernel == "flash":
         rounded = (rows + 127) // 128 * 128
         wide = _rounded_width(dim)
@@ -102,6 +105,7 @@ class VarlenAttention(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: torch.Tensor,
         longest: int, recorder: Recorder, phase: str,
     ) -> torch.Tensor:  # fmt: skip
+        """(tokens, heads, head_dim)."""
         out = torch.empty_like(q)
         lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
         state = torch.empty(2, dtype=torch.int64, device=q.device)
@@ -112,6 +116,7 @@ class VarlenAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        """Gradients of q, k and v."""
         q, k, v, bounds, *_ = ctx.saved_tensors
         tokens, heads, dim = q.shape
         grad = grad.contiguous()
@@ -135,9 +140,7 @@ def _varlen_op(q: torch.Tensor, k: torch.Tensor, longest: int, phase: str) -> An
     documents = max(1, q.shape[0] // longest)
     shape = (documents, q.shape[1], longest, q.shape[2])
     rows = torch.empty(shape, dtype=q.dtype, device="meta")
-    keys = torch.empty(
-        (documents, k.shape[1], longest, k.shape[2]), dtype=k.dtype, device="meta"
-    )
+    keys = torch.empty((documents, k.shape[1], longest, k.shape[2]), dtype=k.dtype, device="meta")
     return ops.attention(rows, keys, keys, "varlen", True, phase)
 
 
@@ -179,7 +182,13 @@ class Attention:
         dim = max(q.shape[-1], v.shape[-1])
         half = q.dtype in (torch.float16, torch.bfloat16)
         limit = 256 if self.capability[0] == 9 else 128
-        if self.capability[0] in (9, 10) and half and dim <= limit and dim % 8 == 0 and v.shape[-1] % 8 == 0:
+        if (
+            self.capability[0] in (9, 10)
+            and half
+            and dim <= limit
+            and dim % 8 == 0
+            and v.shape[-1] % 8 == 0
+        ):
             return "cudnn"
         ampere = self.capability >= (8, 0)
         if ampere and half and bias is None and dim <= 256 and q.shape[-1] == v.shape[-1]:
@@ -212,8 +221,16 @@ class Attention:
         bias = attn_mask
         if bias is not None and bias.dtype == torch.bool:
             # convert_boolean_attn_mask: where(mask, 0, -inf) in the query's dtype
-            bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill_(~bias, float("-inf"))
+            allowed = bias
+            bias = torch.zeros_like(allowed, dtype=query.dtype)
+            bias.masked_fill_(~allowed, float("-inf"))
         return FusedAttention.apply(
-            query, key, value, bias, kernel, is_causal, self.recorder,
+            query,
+            key,
+            value,
+            bias,
+            kernel,
+            is_causal,
+            self.recorder,
             self.recorder.op_phase(),
         )  # type: ignore[no-any-return]

@@ -16,27 +16,29 @@ import torch
 import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode
 
-_LOWER = frozenset(
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d prelu addmm addmv addr "
-    "matmul einsum mm mv linalg_vecdot vecdot linear addbmm baddbmm bmm chain_matmul multi_dot "
-    "scaled_dot_product_attention".split()
-)
-_FP32 = frozenset(
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus "
-    "layer_norm native_layer_norm rms_norm group_norm cosine_similarity poisson_nll_loss "
-    "cosine_embedding_loss nll_loss hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss "
-    "mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss "
-    "multi_margin_loss binary_cross_entropy_with_logits dist cdist renorm logsumexp "
-    # log_softmax inside it takes fp32, and nll_loss after it
-    "cross_entropy".split()
-)
-_FP32_DTYPE = frozenset(
-    "prod softmax log_softmax cumprod cumsum vector_norm matrix_norm sum norm".split()
-)
-_PROMOTE = frozenset(
-    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot "
-    "scatter_add".split()
-)
+_LOWER = frozenset({
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linalg_vecdot", "vecdot",
+    "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "multi_dot",
+    "scaled_dot_product_attention",
+})  # fmt: skip
+_FP32 = frozenset({
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal",
+    "rsqrt", "sinh", "tan", "pow", "softplus", "layer_norm", "native_layer_norm", "rms_norm",
+    "group_norm", "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss",
+    "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
+    "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss",
+    "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "cdist", "renorm", "logsumexp",
+    "cross_entropy",  # log_softmax inside it takes fp32, and nll_loss after it
+})  # fmt: skip
+_FP32_DTYPE = frozenset({
+    "prod", "softmax", "log_softmax", "cumprod", "cumsum", "vector_norm", "matrix_norm", "sum",
+    "norm",
+})  # fmt: skip
+_PROMOTE = frozenset({
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put",
+    "tensordot", "scatter_add",
+})  # fmt: skip
 _DUNDER = {"__matmul__": "matmul", "__rmatmul__": "matmul", "__pow__": "pow", "__rpow__": "pow"}
 _WIDTH = {torch.float16: 1, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
 
@@ -148,7 +150,9 @@ def cuda_autocast_state(mode: CudaAutocast) -> Iterator[None]:
     def enabled(*args: Any) -> bool:
         return bool(real_enabled(*(device(a) for a in args)))
 
-    def maybe(device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None):  # type: ignore[no-untyped-def]
+    def maybe(
+        device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None
+    ) -> Any:
         if torch.is_autocast_enabled(device_type) or enabled:
             return torch.autocast(
                 device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled

@@ -17,7 +17,7 @@ from loracle.dryrun.recorder import Recorder
 from loracle.errors import EngineError
 
 ATTENTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
-KEPT = "quantised weight"
+KEPT = "quantised_weight"
 DTYPES = {
     "bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32,
 }  # fmt: skip

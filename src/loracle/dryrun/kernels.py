@@ -1,15 +1,14 @@
 """CUDA kernels whose memory behaviour a `meta` tensor does not show.
 
-Each stand-in allocates what the CUDA kernel allocates: the dropout's bool mask, the fused
-attention's output and log-sum-exp instead of a score matrix, the scratch of sorts and reductions.
-Sources are torch's ATen/native (cuda/Dropout.cu, cuda/Embedding.cu, transformers/cuda/attention*.cu,
-cudnn/MHA.cpp) and bitsandbytes' backends/cuda/ops.py.
+Each stand-in allocates what the CUDA kernel allocates: the dropout's bool mask, the scratch of
+sorts and reductions, the unpacked copy of a 4-bit weight. Sources are torch's ATen/native
+(cuda/Dropout.cu, cuda/Embedding.cu, cuda/SoftMax.cu) and bitsandbytes' backends/cuda/ops.py.
 """
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from loracle.dryrun.recorder import Recorder
 from loracle.errors import EngineError
@@ -61,13 +60,17 @@ def gemm_4bit(
     absmax_code: torch.Tensor | None = None,
     absmax_offset: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """bitsandbytes' path for long inputs: dequantise the whole weight, then F.linear."""
+    """bitsandbytes' path for long inputs: dequantise the whole weight, then F.linear.
+
+    Left out: its fused kernel for short ones, which needs no unpacked weight in the forward pass.
+    The backward pass unpacks the weight either way.
+    """
     with recorder:
         if absmax_8bit is not None:
-            scales = torch.empty_like(absmax_8bit, dtype=torch.float32)
-            absmax = scales + absmax_offset
+            nested = torch.empty_like(absmax_8bit, dtype=torch.float32)
+            scales = nested + absmax_offset  # noqa: F841  both stay until the product is done
         weight = torch.empty(tuple(shape), dtype=a.dtype, device=a.device)
-        return F.linear(a, weight, bias)
+        return functional.linear(a, weight, bias)
 
 
 def embedding_dense_backward(

@@ -74,8 +74,10 @@ def make_plan(signatures: Sequence[object]) -> Plan:
 
 
 def signatures(config: Any, checkpoint_every: int, checkpointing: bool) -> list[object]:
-    """What tells the layers of a config apart: every list with one entry a layer, and the knobs
-    that count layers."""
+    """What tells the layers of a config apart.
+
+    Every list with one entry a layer, and the knobs that count layers.
+    """
     total = int(config.num_hidden_layers)
     lists = per_layer_lists(config)
     dense_first = int(getattr(config, "first_k_dense_replace", 0) or 0)

@@ -24,9 +24,11 @@ BLOCKSIZE = 256
 class Log(Protocol):
     """Where births and deaths go."""
 
-    def born(self, size: int, kind: str, op: str = "") -> int: ...
+    def born(self, size: int, kind: str, op: str = "") -> int:
+        """Log a birth; returns the storage's number."""
 
-    def died(self, number: int) -> None: ...
+    def died(self, number: int) -> None:
+        """Log a death."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,9 @@ class Optimizer:
             if not self._started:
                 for parameter in group:
                     if fused:
-                        log.born(4, "optimizer state", "step")
+                        log.born(4, "optimizer_state", "step")
                     for state in ("exp_avg", "exp_avg_sq"):
-                        log.born(parameter.numel * parameter.itemsize, "optimizer state", state)
+                        log.born(parameter.numel * parameter.itemsize, "optimizer_state", state)
             if fused:
                 continue
             by_size: dict[int, list[Trainable]] = {}
@@ -132,10 +134,10 @@ class Optimizer:
                 by_size.setdefault(parameter.itemsize, []).append(parameter)
             for same in by_size.values():
                 roots = [
-                    log.born(p.numel * p.itemsize, "optimizer scratch", "_foreach_sqrt")
+                    log.born(p.numel * p.itemsize, "optimizer_scratch", "_foreach_sqrt")
                     for p in same
                 ]
-                for number in roots:
+                for number in reversed(roots):  # a Python list lets go from its end
                     log.died(number)
 
     def _blockwise(self, log: Log, bits: int) -> None:
@@ -146,16 +148,16 @@ class Optimizer:
             for p in group:
                 eight = bits == 8 and p.numel >= EIGHT_BIT_FROM and not p.is_embedding
                 if eight and not maps:
-                    log.born(1024, "optimizer state", "qmap")
-                    log.born(1024, "optimizer state", "qmap")
+                    log.born(1024, "optimizer_state", "qmap")
+                    log.born(1024, "optimizer_state", "qmap")
                     maps = True
                 for state in ("state1", "state2"):
                     size = p.numel * (1 if eight else 4)
                     if self.paged and p.numel >= PAGED_FROM:
                         self.managed_bytes += size
                     else:
-                        log.born(size, "optimizer state", state)
+                        log.born(size, "optimizer_state", state)
                 if eight:
                     for state in ("absmax1", "absmax2"):
                         blocks = (p.numel + BLOCKSIZE - 1) // BLOCKSIZE
-                        log.born(blocks * 4, "optimizer state", state)
+                        log.born(blocks * 4, "optimizer_state", state)

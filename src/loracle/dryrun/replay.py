@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from loracle.domain.trace import Owner, Trace
 from loracle.dryrun.allocator import AllocatorSettings, Block, CachingAllocator, OutOfMemory
 
-
 # What NVML shows beside torch's reserved bytes and the bare context once cuBLAS, cuDNN and
 # bitsandbytes have loaded their kernels: the same 145 MiB in every clean run on an H200.
 KERNEL_MODULES_BYTES = 152_000_000

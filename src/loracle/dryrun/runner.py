@@ -22,8 +22,11 @@ MICRO_STEPS = 2  # of each optimizer step; more repeat the second
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a traced model left behind. `gradients` maps a trainable parameter, by step, to the
-    storage of its gradient at the optimizer's step."""
+    """What a traced model left behind.
+
+    `gradients` maps a trainable parameter, by step, to the storage of its gradient at the
+    optimizer's step.
+    """
 
     recorder: Recorder
     trainable: tuple[Trainable, ...]
@@ -85,6 +88,9 @@ def run(
                     if p.grad is not None:
                         found[name] = recorder.number_of(p.grad)
                 gradients.append({n: g for n, g in found.items() if g is not None})
+                for gradient in gradients[-1].values():
+                    module, _, op = recorder.owners[gradient]
+                    recorder.owners[gradient] = (module, "gradient", op)
                 recorder.enter(f"s{number}.drop", None, "optimizer")
                 for _, p in named:
                     p.grad = None
@@ -121,9 +127,7 @@ def _train_step(
 ) -> None:  # fmt: skip
     micro_steps = min(setup.grad_accum, MICRO_STEPS)
     recorder.enter(f"s{number}.batch", None, "batch")
-    batches = [
-        _batch(setup, recorder, setup.micro_batch, packs) for _ in range(setup.grad_accum)
-    ]
+    batches = [_batch(setup, recorder, setup.micro_batch, packs) for _ in range(setup.grad_accum)]
     items = torch.empty((), dtype=torch.int64, device="meta")
     recorder.watch(items, "batch", "num_items_in_batch")
     for micro, batch in enumerate(batches[:micro_steps]):

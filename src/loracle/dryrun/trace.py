@@ -70,8 +70,7 @@ def _trace(
         try:
             done = runner.run(setup, small, capability, progress)
             return _assemble(setup, done, plan)
-        except layers.NotPeriodic as reason:
-            if __import__("os").environ.get("DBG"): print("NOT PERIODIC", reason)
+        except layers.NotPeriodic:
             if not plan.period:
                 raise
             plan = layers.Plan(len(signs), len(signs), 0)
