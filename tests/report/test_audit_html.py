@@ -75,6 +75,15 @@ def test_page_holds_the_evidence_of_a_refund_claim():
     assert "loracle audit --soak 10min" in page
 
 
+def test_page_names_the_card_that_is_wrong():
+    page = audit_page(report("one-hot-of-four"), "en")
+    wrong, everything = page.split("<svg", 1)
+    assert "sustained speed (card 2)" in wrong
+    assert "sustained speed (card 1)" not in wrong
+    assert "sustained speed (card 1)" in everything
+    assert "memory size (all cards)" in everything
+
+
 def test_page_speaks_chinese():
     page = audit_page(report("thermal-throttle"), "zh-CN")
     assert '<html lang="zh-CN">' in page

@@ -34,7 +34,7 @@ def show_audit(report: "AuditReport", output: Output, *, everything: bool = Fals
     columns = [Column(output.text(f"audit.head.{one}") if one else "") for one in heads]
     shown, counted = [], []
     for check, cards in merged(report.checks):
-        whole = everything or output.mode == "md" or _is_asked_for(check)
+        whole = everything or output.mode == "md" or _is_asked_for(check, cards)
         (shown if whole else counted).append((check, cards))
     rows = [_row(check, cards, output) for check, cards in shown]
     if output.mode == "md":
@@ -49,10 +49,11 @@ def show_audit(report: "AuditReport", output: Output, *, everything: bool = Fals
     _endings(report, output)
 
 
-def _is_asked_for(check: "Check") -> bool:
+def _is_asked_for(check: "Check", cards: str) -> bool:
+    """Alarms always; what passed by name, and then for all cards or none."""
     if check.status in ("warn", "fail"):
         return True
-    return check.status == "pass" and check.code in _ASKED_FOR
+    return check.status == "pass" and check.code in _ASKED_FOR and cards in ("", "*")
 
 
 def _headline(report: "AuditReport", output: Output) -> str:

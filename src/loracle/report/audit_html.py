@@ -60,7 +60,7 @@ def audit_page(report: AuditReport, language: str) -> str:
         f"<h2>{_word('curves', language)}</h2>",
         _curves(report.soak, language),
         f"<h2>{_word('evidence', language)}</h2>",
-        _evidence(report.checks, language),
+        _evidence(merged(report.checks), language),
         _list("audit.ask", [phrase(one, language) for one in report.questions], language),
         _list("audit.cannot_prove", [phrase(one, language) for one in report.limits], language),
         _footer(report, language),
@@ -106,23 +106,23 @@ def _facts(report: AuditReport, language: str) -> str:
 def _alarms(report: AuditReport, language: str) -> str:
     """What warns or fails, worst first: the part that a provider has to answer."""
     loud = sorted(
-        (check for check in report.checks if check.status in ("warn", "fail")),
-        key=lambda check: check.status != "fail",
+        (row for row in merged(report.checks) if row[0].status in ("warn", "fail")),
+        key=lambda row: row[0].status != "fail",
     )
     if not loud:
         return ""
-    return f"<h2>{_word('alarms', language)}</h2>\n" + _evidence(tuple(loud), language, plain=True)
+    return f"<h2>{_word('alarms', language)}</h2>\n" + _evidence(loud, language, plain=True)
 
 
-def _evidence(checks: tuple[Check, ...], language: str, *, plain: bool = False) -> str:
-    """Checks as a table, by group unless `plain`."""
+def _evidence(found: list[tuple[Check, str]], language: str, *, plain: bool = False) -> str:
+    """Checks and the cards they speak of as a table, by group unless `plain`."""
     heads = ("check", "found", "expected", "means")
     columns = "".join(
         f"<th>{escape(words.text(f'audit.head.{one}', language))}</th>" for one in heads
     )
     rows = []
     group = ""
-    for check, cards in merged(checks):
+    for check, cards in found:
         if check.group != group and not plain:
             group = check.group
             name = escape(words.text(f"audit.group.{group}", language))
