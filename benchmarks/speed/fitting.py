@@ -18,16 +18,10 @@ from loracle.estimate.rates import RATES, Rates
 from loracle.estimate.speed import speed_of_ops
 
 SIGMA = {
-    "gemm_share": 0.05,
-    "bandwidth_share": 0.03,
-    "issue_bytes_per_s": 0.2,
-    "dequant_issue_bytes_per_s": 0.2,
-    "attention_forward_share": 0.1,
-    "attention_backward_share": 0.1,
+    "gemm_share": 0.03,
     "hopper_flash_share": 0.15,
-    "launch_forward_s": 0.15,
-    "launch_backward_s": 0.3,
-    "launch_dequant_s": 0.3,
+    "launch_forward_s": 0.1,
+    "launch_backward_s": 0.2,
     "checkpoint_s": 0.5,
     "micro_step_s": 0.5,
     "nvlink_share": 0.15,

@@ -19,8 +19,9 @@ CARD = replace(
     gemm_flops_per_s={"bfloat16": 1e14, "float32": 1e13},
 )  # fmt: skip
 PLAIN = Rates(
-    gemm_share=1.0, gemm_ramp_s=0.0, bandwidth_share=0.5, kernel_s=1e-6, dequant_share=0.25,
-    attention_forward_share=0.5, attention_backward_share=0.25,
+    gemm_share=1.0, gemm_ramp_s=0.0, bandwidth_share=1.0, kernel_s=1e-6,
+    issue_bytes_per_s=1e10, dequant_issue_bytes_per_s=1e10 / 3, attention_half_forward=0,
+    attention_half_backward=0, attention_forward_share=0.5, attention_backward_share=0.25,
 )  # fmt: skip
 PRICES = PriceList(CARD, PLAIN)
 SETUP = TrainingSetup(model=find_model("meta-llama/Llama-2-7b-hf", offline=True), micro_batch=4)

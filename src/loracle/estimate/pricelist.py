@@ -49,6 +49,9 @@ class PriceList:
         best = gpu.gemm_flops_per_s
         self.half = best.get(gpu.training_dtype, max(best.values())) * fraction
         self.single = best.get("float32", self.half / 8) * fraction
+        hopper = architecture(gpu) == "hopper"
+        share = rates.hopper_gemm_share if hopper else rates.gemm_share
+        self.product_half, self.product_single = self.half * share, self.single * share
         self.num_sms = max(1, round((gpu.num_sms or 100) * fraction))
         copies = gpu.bandwidth_bytes_per_s * rates.bandwidth_share * fraction
         self.bandwidth = _together(copies, rates.issue_bytes_per_s * self.num_sms)
@@ -91,7 +94,7 @@ class PriceList:
 
     def _gemm(self, op: Op) -> float:
         """Whole waves of tiles over the multiprocessors, by the tile that wastes least."""
-        rate = (self.single if op.dtype == "float32" else self.half) * self.rates.gemm_share
+        rate = self.product_single if op.dtype == "float32" else self.product_half
         streaming = op.bytes / self.bandwidth
         if streaming > 2 * op.flops / rate:  # an adapter's thin product: no tile matters
             return streaming
