@@ -122,19 +122,23 @@ def planned(
     from loracle.errors import MissingExtra
     from loracle.jobs.libraries import missing_library
     from loracle.planner.gather import gather
+    from loracle.planner.own_runs import user_laws
     from loracle.planner.plan import make_plan
 
     lacking = missing_library()
     if engine == "dryrun" and lacking is not None:
         raise MissingExtra("train", lacking)
     facts = gather(recipe, today=today(), offline=offline, skip_bad=skip_bad)
+    laws = user_laws(facts.gpus)
     if engine == "formula" or lacking is not None:
-        return make_plan(recipe, facts)
+        return make_plan(recipe, facts, laws=laws)
     from loracle.cli.trace_progress import TraceProgress
     from loracle.jobs.traces import traced
 
     with TraceProgress(output) as progress:
-        return make_plan(recipe, facts, tracer=lambda setup, gpu: traced(setup, gpu, progress))
+        return make_plan(
+            recipe, facts, laws=laws, tracer=lambda setup, gpu: traced(setup, gpu, progress)
+        )
 
 
 def read_target(target: str | None, overrides: dict[str, object]) -> "Recipe":

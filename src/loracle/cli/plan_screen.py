@@ -1,7 +1,7 @@
 """The plan on a screen: what the job is, what fills the memory, which card to rent, what to do."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from loracle.cli.output import Column, Output
 from loracle.cli.say import Speaker, span
@@ -157,7 +157,8 @@ def show_candidates(
         Column(speaker.text("plan.column.note")),
         Column(speaker.text("plan.column.offer")),
     ]
-    rows = [_row(one, speaker) for one in shown]
+    numbers = {one.rank: at for at, one in enumerate(shown, start=1) if one.rank is not None}
+    rows = [_row(one, numbers, speaker) for one in shown]
     dim = [index for index, one in enumerate(shown) if one.rank is None]
     columns, rows, dropped = _narrowed(columns, rows, output)
     output.table(columns, rows, dim=dim)
@@ -181,7 +182,8 @@ def _first_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
     return list(found.values())
 
 
-def _row(one: Candidate, speaker: Speaker) -> tuple[str, ...]:
+def _row(one: Candidate, numbers: Mapping[int, int], speaker: Speaker) -> tuple[str, ...]:
+    """Cells of a candidate; `numbers` are the places of the shown rows by their rank."""
     speed = f"{one.speed.tokens_per_s.likely:,.0f}" if one.speed else "-"
     time = speaker.duration(one.seconds.likely) if one.speed else "-"
     price, cost, spread = "-", "-", ""
@@ -192,8 +194,8 @@ def _row(one: Candidate, speaker: Speaker) -> tuple[str, ...]:
         cost = money(one.cost.likely.amount, one.cost.likely.currency)
         spread = _money_span(one)
     return (
-        f"  {one.rank or '-'}",
-        speaker.cards(one.gpu_id, one.num_gpus),
+        f"  {numbers[one.rank] if one.rank else '-'}",
+        card_words(one, speaker),
         gib(one.usable_bytes),
         fit_words(one, speaker),
         speed,
@@ -201,21 +203,29 @@ def _row(one: Candidate, speaker: Speaker) -> tuple[str, ...]:
         price,
         cost,
         spread,
-        _note(one, speaker),
+        _note(one, numbers, speaker),
         one.offer_id or "-",
     )
 
 
+def card_words(one: Candidate, speaker: Speaker) -> str:
+    """`2 x RTX 4090`, `H100 80G PCIe, MIG`: the card, and which part of it."""
+    name = speaker.cards(one.gpu_id, one.num_gpus).replace("GB", "G")
+    return name if one.share == "whole" else f"{name}, {speaker.text(f'share.{one.share}')}"
+
+
 def fit_words(one: Candidate, speaker: Speaker) -> str:
-    """`fits, +8.5 GiB`, `risky, -0.1 GiB`: usable memory less the likely peak."""
+    """`fits, +8.5`, `risky, -0.1`: usable memory less the likely peak, in GiB."""
     return speaker.text(f"fit.{one.fit}", gib=f"{one.free_bytes / GIB:+.1f}")
 
 
-def _note(one: Candidate, speaker: Speaker) -> str:
+def _note(one: Candidate, numbers: Mapping[int, int], speaker: Speaker) -> str:
     notes = []
     for label in one.labels:
         if label == "dominated":
-            notes.append(speaker.text("note.dominated", rank=one.dominated_by))
+            if one.dominated_by in numbers:
+                rank = numbers[one.dominated_by]
+                notes.append(speaker.text("note.dominated", rank=rank))
         else:
             notes.append(speaker.text(f"note.{label}"))
     return ", ".join(notes)
@@ -226,7 +236,7 @@ def _money_span(one: Candidate) -> str:
     low, high = one.cost.low.amount, one.cost.high.amount
     if low == high:
         return ""
-    digits = 0 if high >= 1000 else 1
+    digits = 0 if high >= 20 else 1
     return f"({low:,.{digits}f} - {high:,.{digits}f})"
 
 

@@ -1,7 +1,7 @@
 """`--why CARD`: why a card is the choice, or what stands against it, in numbers."""
 
 from loracle.cli.output import Output
-from loracle.cli.plan_screen import fit_words
+from loracle.cli.plan_screen import card_words, fit_words
 from loracle.cli.say import Speaker
 from loracle.domain.plan import Candidate, Plan
 from loracle.errors import InputError
@@ -30,7 +30,7 @@ def show_why(plan: Plan, card: str, output: Output, speaker: Speaker) -> None:
 
 def _case(one: Candidate, best: Candidate | None, output: Output, speaker: Speaker) -> None:
     where = f" ({one.offer_id})" if one.offer_id else ""
-    output.line(f"  {speaker.cards(one.gpu_id, one.num_gpus)}{where}")
+    output.line(f"  {card_words(one, speaker)}{where}")
     device = one.memory.device_bytes
     output.line(
         "    "

@@ -14,7 +14,7 @@ from loracle.domain.offer import HOURS_IN_TERM, MONTHS_IN_TERM, Offer
 from loracle.domain.plan import Candidate, Hint, Plan
 from loracle.domain.recipe import Recipe
 from loracle.domain.setup import TrainingSetup
-from loracle.estimate.money import offered_terms, period_price
+from loracle.estimate.money import break_even_hours, offered_terms, period_price
 from loracle.planner.budget import spend_the_rest
 from loracle.planner.cost import Market, budget_of, cheapest_cost
 from loracle.planner.knobs import Turn, turn_until_it_fits
@@ -92,6 +92,7 @@ def verdict(plan: Plan, recipe: Recipe) -> Hint:
 def advise(session: Session) -> tuple[Hint, ...]:
     """All hints, the most useful first."""
     return (
+        *_several_hints(session),
         *_data_hints(session),
         *_knob_hints(session),
         *_fill_hints(session),
@@ -101,6 +102,16 @@ def advise(session: Session) -> tuple[Hint, ...]:
         *_timeline_hints(session),
         *_price_hints(session),
     )
+
+
+def _several_hints(session: Session) -> Iterator[Hint]:
+    best = session.best
+    if best is not None and best.offer_id is not None and "*" in best.offer_id:
+        single = best.offer_id.partition("*")[0]
+        yield Hint(
+            id="advice.several",
+            values={"num_gpus": best.num_gpus, "gpu_id": best.gpu_id, "offer_id": single},
+        )
 
 
 def _data_hints(session: Session) -> Iterator[Hint]:
@@ -243,6 +254,8 @@ def _term_hints(session: Session) -> Iterator[Hint]:
                     "instead": monthly.amount, "saves": (monthly - longer).amount,
                     "currency": longer.currency, "months": MONTHS_IN_TERM[term]},
         )  # fmt: skip
+    if best.cost.period == "hour":
+        yield from _break_even_hint(offer, session)
     billed_hours = best.cost.billed_periods.likely * HOURS_IN_TERM[best.cost.period]
     used_hours = best.seconds.likely / 3600
     if best.cost.period in MONTHS_IN_TERM and used_hours < billed_hours / 2:
@@ -253,6 +266,34 @@ def _term_hints(session: Session) -> Iterator[Hint]:
                     "hour_price": best.cost.likely.amount / Decimal(str(used_hours)),
                     "currency": best.cost.likely.currency},
         )  # fmt: skip
+
+
+def _break_even_hint(offer: Offer, session: Session) -> Iterator[Hint]:
+    """From how many hours a month the same card by the month is the cheaper one."""
+    by_month = [
+        (_in_answer(price, session), seat.place.offer)
+        for seat in session.seats
+        if seat.place.offer is not None
+        and seat.candidate.rank is not None
+        and seat.place.node.gpu_id == offer.node.gpu_id
+        and seat.place.num_gpus == offer.node.num_gpus
+        and (price := _per_month(seat.place.offer, "month")) is not None
+    ]
+    if not by_month:
+        return
+    price, monthly = min(by_month, key=lambda one: one[0].amount)
+    hours = break_even_hours(
+        period_price(offer, "hour"), period_price(monthly, "month"), rates=session.market.rates
+    )
+    values = {"offer_id": monthly.id, "per_month": price.amount, "currency": price.currency}
+    if hours is None:
+        yield Hint(id="advice.never_by_month", values=values)
+    else:
+        yield Hint(id="advice.by_month_from", values={"hours": float(hours), **values})
+
+
+def _in_answer(money: Money, session: Session) -> Money:
+    return convert(money, session.market.currency, session.market.rates)
 
 
 def _per_month(offer: Offer, term: str) -> Money | None:
@@ -298,7 +339,11 @@ def _price_hints(session: Session) -> Iterator[Hint]:
     if kind:
         yield Hint(
             id=f"advice.{kind}",
-            values={"offer_id": offer.id, "date": offer.as_of, "source": offer.source},
+            values={
+                "offer_id": offer.id.partition("*")[0],
+                "date": offer.as_of,
+                "source": offer.source,
+            },
         )
     native = best.cost.unit_price
     if native.currency != session.market.currency:

@@ -7,7 +7,7 @@ the formula's.
 
 from collections.abc import Callable
 
-from loracle.domain.estimate import MemoryEstimate, Range, SpeedEstimate, Term
+from loracle.domain.estimate import MemoryEstimate, Range, Term
 from loracle.domain.gpu import Gpu
 from loracle.domain.setup import TrainingSetup
 from loracle.domain.trace import Trace
@@ -15,6 +15,7 @@ from loracle.dryrun.replay import replay
 from loracle.estimate.pricing import price_trace
 from loracle.planner.fit import Choice, fit_of
 from loracle.planner.laws import Laws
+from loracle.planner.own_runs import NOTE as OWN_RUNS
 from loracle.planner.place import Place
 from loracle.planner.work import Workload
 
@@ -40,17 +41,18 @@ def exact_choice(
     """The same setting with the memory of its dry run, and the speed where lengths are one.
 
     Without packing the mean length sets the time, and the trace is of the longest: then the
-    formula's speed stays. Raises EngineError where there is no trace.
+    formula's speed stays, as it does where the user's own runs have moved it. Raises EngineError
+    where there is no trace.
     """
     found = tracer(choice.setup, place.gpu)
     memory = memory_of(found, place.gpu)
     fit = fit_of(memory.device_bytes, place.gpu.usable_bytes)
-    speed: SpeedEstimate | None = None
-    if fit != "no" and work.mean_len == choice.setup.seq_len:
+    if fit == "no":
+        return Choice(choice.setup, memory, fit)
+    usual = choice.setup.with_changes(seq_len=work.mean_len)
+    speed = laws.speed(usual, place.gpu, place.around)
+    if work.mean_len == choice.setup.seq_len and OWN_RUNS not in speed.notes:
         speed = price_trace(found, choice.setup, place.gpu, node=place.around)
-    elif fit != "no":
-        usual = choice.setup.with_changes(seq_len=work.mean_len)
-        speed = laws.speed(usual, place.gpu, place.around)
     return Choice(choice.setup, memory, fit, speed)
 
 
