@@ -73,6 +73,7 @@ def run(
     if foreground or is_launched():
         raise SystemExit(_in_this_process(made, resume is not None))
     assert made is not None
+    after = made.events_file.stat().st_size if made.events_file.is_file() else 0
     pid = start(made, resume=resume is not None)
     if detach:
         _say_started(output, made)
@@ -80,7 +81,7 @@ def run(
     from loracle.cli.train_screen import follow_run
 
     _say_started(output, made)
-    raise SystemExit(follow_run(output, made, pid=pid))
+    raise SystemExit(follow_run(output, made, pid=pid, after=after))
 
 
 def _recipe(path: str, assignments: list[str]) -> "Recipe":

@@ -17,14 +17,14 @@ _KEYS = (
 )  # fmt: skip
 
 
-def follow_run(output: Output, run: "RunFolder", *, pid: int | None = None) -> int:
+def follow_run(output: Output, run: "RunFolder", *, pid: int | None = None, after: int = 0) -> int:
     """Show a run until it ends or Ctrl-C; returns the exit code that its end deserves."""
     from loracle.jobs.train.launch import failure_of, follow
 
     view = _Bar(output, run) if sys.stdout.isatty() and output.mode == "human" else None
     lines = view or _Lines(output, run)
     try:
-        for event in follow(run, pid=pid):
+        for event in follow(run, pid=pid, after=after):
             lines.show(event)
     except KeyboardInterrupt:
         lines.close()
@@ -54,6 +54,8 @@ class _Lines:
             if time.monotonic() - self._printed >= LINE_SECONDS:
                 self._print_step(event)
             return
+        if event["event"] in ("finished", "stopped"):
+            self.close()
         for sentence in sentences(self.output, self.run, event):
             self._say(f"{event['time']} {sentence}")
 

@@ -57,9 +57,7 @@ def test_checkpoints_and_results_arrive_and_old_ones_go(bucket, make_run):
     assert "mirror_failed" not in [event["event"] for event in run.events()]
 
 
-def test_a_lost_machine_is_replaced_and_the_losses_are_the_same(
-    bucket, make_run, losses, tmp_path
-):
+def test_a_lost_machine_is_replaced_and_the_losses_are_the_same(bucket, make_run, losses, tmp_path):
     lora = {"rank": 4, "targets": "attention", "dropout": 0.1}
     whole = make_run("whole", training={"steps": 6}, lora=lora)
     train_run(whole, resume=False)

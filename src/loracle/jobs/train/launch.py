@@ -20,6 +20,7 @@ from loracle.jobs.runs import (
     RunFolder,
     new_run,
     now,
+    process_start,
     write_json,
     write_status,
     write_whole,
@@ -75,6 +76,13 @@ def start(run: RunFolder, *, resume: bool = False) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    write_status(  # before the child can: whoever follows must not see how the last start ended
+        run,
+        state="starting",
+        pid=process.pid,
+        host=os.uname().nodename,
+        process_start=process_start(process.pid),
+    )
     return process.pid
 
 
@@ -109,13 +117,15 @@ def request_stop(run: RunFolder) -> None:
     run.stop_request.touch()
 
 
-def follow(run: RunFolder, *, pid: int | None = None) -> Iterator[dict[str, object] | None]:
-    """Every event from the beginning, then new ones as they come, until the run has ended.
+def follow(
+    run: RunFolder, *, pid: int | None = None, after: int = 0
+) -> Iterator[dict[str, object] | None]:
+    """Every event from byte `after` on, then new ones as they come, until the run has ended.
 
     Yields None when there was nothing new for a moment. `pid` is a child of this process, whose
     end is noticed even if it died before it wrote anything.
     """
-    offset = 0
+    offset = after
     while True:
         ended = run.state() in (*ENDED, "lost") or (pid is not None and _is_over(pid))
         found = False

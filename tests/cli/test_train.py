@@ -1,0 +1,147 @@
+"""The commands around a run: start detached, attach, stop, resume, list; and what they refuse."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def loracle(*arguments, cwd, **env):
+    return subprocess.run(
+        [sys.executable, "-m", "loracle", *arguments],
+        cwd=cwd, capture_output=True, text=True, timeout=240,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1",
+                          "LORACLE_LANG": "en", "XDG_CACHE_HOME": str(cwd / "cache")} | env,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(
+        "tiny_model", ROOT / "benchmarks" / "train" / "tiny_model.py"
+    )
+    tiny = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tiny)
+    folder = tmp_path_factory.mktemp("cli")
+    tiny.make_model(folder / "model")
+    tiny.write_rows(folder / "train.jsonl", tiny.make_rows(40))
+    recipe = {
+        "model": "model", "method": "lora", "data": {"train": "train.jsonl"},
+        "lora": {"rank": 4, "targets": "attention"},
+        "training": {"seq_len": 96, "steps": 5000, "effective_batch": 2, "micro_batch": 1,
+                     "optimizer": "adamw_torch", "gradient_checkpointing": False},
+        "save": {"every_steps": 100},
+    }  # fmt: skip
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    return folder
+
+
+def wait_for(condition, seconds=120):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def status(folder, name):
+    path = folder / "runs" / name / "status.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def test_a_detached_run_outlives_its_starter_and_stops_goes_on_and_is_listed(folder):
+    started = loracle("train", "recipe.yaml", "--name", "long", "--detach", "--json", cwd=folder)
+    assert started.returncode == 0, started.stderr
+    assert json.loads(started.stdout)["name"] == "long"
+    assert wait_for(lambda: status(folder, "long").get("step", 0) > 2)
+    pid = status(folder, "long")["pid"]
+    assert os.getsid(pid) == pid  # a session of its own: no terminal can hang it up
+
+    attached = subprocess.Popen(
+        [sys.executable, "-m", "loracle", "attach", "long"], cwd=folder, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "LORACLE_LANG": "en"},
+    )  # fmt: skip
+    assert "no plan" in attached.stdout.readline()
+    attached.send_signal(signal.SIGINT)
+    _, errors = attached.communicate(timeout=60)
+    assert attached.returncode == 130
+    assert "goes on" in errors
+    assert Path(f"/proc/{pid}").exists()
+
+    again = loracle("train", "--resume", "long", cwd=folder)
+    assert again.returncode == 2
+    assert "E062" in again.stderr
+
+    stopped = loracle("stop", "long", "--wait", "120", cwd=folder)
+    assert stopped.returncode == 0
+    step = status(folder, "long")["step"]
+    assert (folder / "runs" / "long" / "checkpoints" / f"step-{step:06d}").is_dir()
+    listed = json.loads(loracle("runs", "--json", cwd=folder).stdout)["runs"]
+    assert [(one["name"], one["state"]) for one in listed] == [("long", "stopped")]
+
+    changed = loracle(
+        "train", "recipe.yaml", "--resume", "long", "--set", "lora.rank=8", cwd=folder
+    )
+    assert changed.returncode == 2
+    assert "lora.rank: 4 -> 8" in changed.stderr
+    resumed = loracle(
+        "train", "recipe.yaml", "--resume", "long", "--set", f"training.steps={step + 2}",
+        "--allow-changed", cwd=folder,
+    )  # fmt: skip
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"goes on from step {step}" in resumed.stdout
+    assert f"step={step + 2}/{step + 2}" in resumed.stdout
+    assert "finished" in resumed.stdout.splitlines()[-1]
+
+
+def test_a_failure_in_the_process_is_told_where_it_was_started(folder):
+    failed = loracle(
+        "train", "recipe.yaml", "--name", "short", "--set", "training.seq_len=16", cwd=folder
+    )
+    assert failed.returncode == 1
+    assert "error[E027]" in failed.stderr
+    assert "hint:" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ((), 2, "E013"),
+        (("missing.yaml",), 2, "E013"),
+        (("recipe.yaml", "--on-oom", "pray"), 2, "E011"),
+        (("recipe.yaml", "--budget", "lots"), 2, "E011"),
+        (("recipe.yaml", "--budget", "5USD", "--price", "2CNY/h"), 2, "E016"),
+        (("recipe.yaml", "--price", "5CNY"), 2, "E011"),
+        (("recipe.yaml", "--set", "lora.rnak=8"), 2, "lora.rank"),
+        (("recipe.yaml", "--name", "../x"), 2, "E013"),
+        (("--resume", "nobody"), 2, "E013"),
+    ],
+)
+def test_what_is_typed_wrong_is_told_at_once(folder, arguments, code, text):
+    done = loracle("train", *arguments, cwd=folder)
+    assert done.returncode == code
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_price_by_the_month_is_spread_over_its_hours():
+    from decimal import Decimal
+
+    from loracle.cli.train import _money
+
+    found = _money("200CNY", "¥1825/month")
+    assert found == {
+        "price_per_hour": Decimal("2.5"), "currency": "CNY", "budget": Decimal(200)
+    }  # fmt: skip
