@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from loracle.catalog.fingerprints import find_fingerprint, sold_as
 from loracle.jobs.audit import Case, Needs, Options, Replay, judge, observe
 from loracle.jobs.audit.healthy import healthy
-from loracle.jobs.audit.judge.load import early_and_late
-from loracle.jobs.audit.judge.share import lost_share, slow_share
-from loracle.jobs.audit.judge.software import covers
+from loracle.jobs.audit.judges.load import early_and_late
+from loracle.jobs.audit.judges.share import lost_share, slow_share
+from loracle.jobs.audit.judges.software import covers
 from loracle.jobs.audit.observation import Soak, Timing
 
 CARD = find_fingerprint("rtx-4090")

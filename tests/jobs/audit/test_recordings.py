@@ -6,7 +6,7 @@ from loracle.catalog.fingerprints import load_fingerprints, sold_as
 from loracle.domain.audit import AuditReport
 from loracle.jobs.audit import Case, Options, Replay, judge, load_recording, observe, shipped
 from loracle.jobs.audit.healthy import healthy
-from loracle.jobs.audit.judge.case import worst
+from loracle.jobs.audit.judges.case import worst
 
 
 def audited(document: dict) -> AuditReport:

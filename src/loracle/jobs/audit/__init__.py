@@ -5,8 +5,8 @@ plain frozen observations; `judge` turns those, with the card's fingerprint, int
 Nothing here changes a setting of the machine.
 """
 
-from loracle.jobs.audit.judge.case import Case, Needs
-from loracle.jobs.audit.judge.report import judge
+from loracle.jobs.audit.judges.case import Case, Needs
+from loracle.jobs.audit.judges.report import judge
 from loracle.jobs.audit.observation import Observation
 from loracle.jobs.audit.observe import Options, observe
 from loracle.jobs.audit.replay import Replay, find_recording, load_recording, shipped

@@ -18,9 +18,9 @@ from loracle.domain.plan import Candidate, Plan
 from loracle.estimate.money import job_cost
 from loracle.estimate.speed import estimate_speed
 from loracle.estimate.storage import checkpoint_bytes, download_bytes, merged_bytes
-from loracle.jobs.audit.judge.case import Needs
-from loracle.jobs.audit.judge.load import early_and_late
-from loracle.jobs.audit.judge.thresholds import DEFAULT_COPY_SHARE
+from loracle.jobs.audit.judges.case import Needs
+from loracle.jobs.audit.judges.load import early_and_late
+from loracle.jobs.audit.judges.thresholds import DEFAULT_COPY_SHARE
 from loracle.jobs.audit.observation import Card
 
 SCALED_PHASES = ("train", "evaluate", "restarts")

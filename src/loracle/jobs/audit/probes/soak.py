@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loracle.jobs.audit.judge.thresholds import FATAL_XIDS
+from loracle.jobs.audit.judges.thresholds import FATAL_XIDS
 from loracle.jobs.audit.probes.work import _gemm_size, first_line
 from loracle.jobs.audit.source import Refused
 

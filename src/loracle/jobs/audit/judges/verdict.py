@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from loracle.domain.audit import Check
 from loracle.domain.plan import Hint
-from loracle.jobs.audit.judge.case import Case, say
+from loracle.jobs.audit.judges.case import Case, say
 
 _CARD_GROUPS = ("identity", "share", "memory", "load", "links")
 _PHYSICS = ("LRA-ID-SM-COUNT", "LRA-LOAD-GEMM", "LRA-LOAD-BANDWIDTH", "LRA-MEM-PATTERN")

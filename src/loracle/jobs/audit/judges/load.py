@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Iterator
 
 from loracle.domain.audit import Check, Fingerprint
-from loracle.jobs.audit.judge import thresholds as limit
-from loracle.jobs.audit.judge.case import Case, say, skipped, unknown
+from loracle.jobs.audit.judges import thresholds as limit
+from loracle.jobs.audit.judges.case import Case, say, skipped, unknown
 from loracle.jobs.audit.observation import Card, Series, Soak
 
 GROUP = "load"

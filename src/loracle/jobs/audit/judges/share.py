@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Iterator
 
 from loracle.domain.audit import Check
-from loracle.jobs.audit.judge import thresholds as limit
-from loracle.jobs.audit.judge.case import Case, say, skipped, unknown
-from loracle.jobs.audit.judge.paths import SLICERS
+from loracle.jobs.audit.judges import thresholds as limit
+from loracle.jobs.audit.judges.case import Case, say, skipped, unknown
+from loracle.jobs.audit.judges.paths import SLICERS
 from loracle.jobs.audit.observation import Card, Idle, Series, Timing
 
 GROUP = "share"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from loracle import __version__
 from loracle.catalog.fingerprints import table_date
 from loracle.domain.audit import AuditReport, CardFacts, Check, Rescore, SoakCurve
-from loracle.jobs.audit.judge import host, identity, links, load, memory, paths, share, software
-from loracle.jobs.audit.judge.case import Case
-from loracle.jobs.audit.judge.verdict import keep, limits, questions, verdict
+from loracle.jobs.audit.judges import host, identity, links, load, memory, paths, share, software
+from loracle.jobs.audit.judges.case import Case
+from loracle.jobs.audit.judges.verdict import keep, limits, questions, verdict
 from loracle.jobs.audit.nvml import digest
 from loracle.jobs.audit.observation import Card
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from loracle.domain.audit import Check
-from loracle.jobs.audit.judge.case import Case, say, skipped, unknown
+from loracle.jobs.audit.judges.case import Case, say, skipped, unknown
 
 GROUP = "identity"
 SLICERS = ("libvgpu", "libnvshare", "libcuda-control", "libgpushare", "libgemhook", "libbless")
