@@ -99,7 +99,7 @@ def main(out: Path) -> None:
     start, before = time.monotonic(), settings()
     results = {}
     results["healthy"] = audit(
-        out, "healthy", JOB, "--soak", "100s", "--record", str(out / "h200.yaml"),
+        out, "healthy", JOB, "--soak", "60s", "--record", str(out / "h200.yaml"),
         "--report", str(out / "healthy.html"),
     )  # fmt: skip
     other = neighbour(0, wait=True)
