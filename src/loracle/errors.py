@@ -8,7 +8,8 @@
     |   `-- UnsupportedModel     an architecture that the formula refuses to guess
     |-- EngineError              the dry run cannot predict this configuration
     |-- MachineError             this machine lacks something: a card, disk, a driver
-    |   `-- MissingExtra         an optional dependency is not installed
+    |   |-- MissingExtra         an optional dependency is not installed
+    |   `-- NoCard               this cannot be tested here                           exit 3
     `-- RunError                 a run folder, checkpoint, adapter or merge is broken
 
 An error carries a stable code (`E...`), a message id and the numbers that go into it. The text
@@ -132,6 +133,13 @@ class MissingExtra(MachineError):
         super().__init__(
             "error.missing_extra", hint="hint.missing_extra", extra=extra, package=package
         )
+
+
+class NoCard(MachineError):
+    """There is no card here on which this could be tested."""
+
+    exit_code = 3
+    default_code = "E072"
 
 
 class RunError(LoracleError):

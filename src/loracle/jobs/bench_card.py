@@ -5,7 +5,7 @@ import contextlib
 from loracle.catalog.fingerprints import by_device_id, by_driver_name
 from loracle.catalog.gpus import find_gpu
 from loracle.domain.gpu import Gpu
-from loracle.errors import MachineError
+from loracle.errors import NoCard
 from loracle.jobs.audit.nvml import Nvml
 from loracle.jobs.audit.source import Refused
 
@@ -13,13 +13,13 @@ from loracle.jobs.audit.source import Refused
 def card_here() -> Gpu:
     """The catalog's row of the card that torch uses.
 
-    Raises MachineError E072 where torch finds no card, CatalogError E031 for one not in the
+    Raises NoCard E072 where torch finds no card, CatalogError E031 for one not in the
     catalog.
     """
     import torch
 
     if not torch.cuda.is_available():
-        raise MachineError("error.no_cuda_bench", code="E072")
+        raise NoCard("error.no_cuda_bench")
     properties = torch.cuda.get_device_properties(0)
     known = by_driver_name(properties.name, properties.total_memory)
     with contextlib.suppress(Refused):  # then the name has to do
