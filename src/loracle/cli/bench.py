@@ -8,6 +8,8 @@ from loracle import words
 from loracle.cli.output import Column, Output
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from loracle.domain.gpu import Gpu
     from loracle.domain.plan import Candidate
     from loracle.jobs.bench import Bench
@@ -43,13 +45,13 @@ def run(
     from loracle.units import parse_seconds
 
     output = Output("json" if as_json else "quiet" if quiet else layout)
+    path = Path(out) if out else user_runs_file()
+    _make_folder(path)  # before minutes are spent
     gpu = card_here()
     candidate = _candidate(target, gpu, micro_batch, assignments)
     outcome = bench(candidate.setup, steps=steps, seconds=parse_seconds(seconds), sample=sampler())
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     row = measured_run(outcome, gpu.id, run_id=f"bench-{now}")
-    path = Path(out) if out else user_runs_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_run(row, path)
     if output.mode == "json":
         output.json(run_document(row) | {"against_plan": _against(outcome, candidate)})
@@ -58,6 +60,22 @@ def run(
         output.note(output.text("bench.saved", path=str(path)))
     if not outcome.fits:
         raise typer.Exit(1)
+
+
+def _make_folder(path: "Path") -> None:
+    """Raises InputError E013 for a place that cannot be written to."""
+    import os
+
+    from loracle.errors import InputError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError("error.unwritable", code="E013", path=str(path), reason=reason) from error
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = str(path.parent)
+        raise InputError("error.unwritable", code="E013", path=str(path), reason=reason)
 
 
 def _candidate(
