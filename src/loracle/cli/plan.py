@@ -88,7 +88,14 @@ def run(
     if target is None and "model" not in overrides:
         raise InputError("error.no_target", code="E011", hint="hint.no_target")
     recipe = read_target(target, overrides)
-    plan = planned(recipe, engine=engine, offline=offline, skip_bad=skip_bad, output=output)
+    plan = planned(
+        recipe,
+        engine=engine,
+        offline=offline,
+        skip_bad=skip_bad,
+        output=output,
+        fill_cards=None if as_json or save or everything else 1,
+    )
     _write(plan, recipe, save, recipe_out)
     speaker = speaker_for(output)
     if output.mode == "json":
@@ -112,7 +119,13 @@ def run(
 
 
 def planned(
-    recipe: "Recipe", *, engine: str, offline: bool, skip_bad: bool, output: Output
+    recipe: "Recipe",
+    *,
+    engine: str,
+    offline: bool,
+    skip_bad: bool,
+    output: Output,
+    fill_cards: int | None = None,
 ) -> "Plan":
     """The plan by the asked-for engine; `auto` dry-runs where the training libraries are.
 
@@ -131,13 +144,17 @@ def planned(
     facts = gather(recipe, today=today(), offline=offline, skip_bad=skip_bad)
     laws = user_laws(facts.gpus)
     if engine == "formula" or lacking is not None:
-        return make_plan(recipe, facts, laws=laws)
+        return make_plan(recipe, facts, laws=laws, fill_cards=fill_cards)
     from loracle.cli.trace_progress import TraceProgress
     from loracle.jobs.traces import traced
 
     with TraceProgress(output) as progress:
         return make_plan(
-            recipe, facts, laws=laws, tracer=lambda setup, gpu: traced(setup, gpu, progress)
+            recipe,
+            facts,
+            laws=laws,
+            tracer=lambda setup, gpu: traced(setup, gpu, progress),
+            fill_cards=fill_cards,
         )
 
 

@@ -151,21 +151,25 @@ class Evaluation(_Group):
 
 
 class Recipe(_Group):
-    """Everything that `plan`, `train`, `evaluate` and `merge` read."""
+    """Everything that `plan`, `train`, `evaluate` and `merge` read.
+
+    Groups that are not given are made of their defaults without validation, so that only this
+    class has a validator to build at the start.
+    """
 
     model: str
     """Hub id, `modelscope:ID`, a local folder, or a config.json."""
-    data: Data = Data()
+    data: Data = Field(default_factory=Data.model_construct)
     method: Literal["qlora", "lora", "full"] = "qlora"
     """Quantised base with adapters, 16-bit base with adapters, or all weights."""
-    lora: Lora = Lora()
-    quant: Quant = Quant()
+    lora: Lora = Field(default_factory=Lora.model_construct)
+    quant: Quant = Field(default_factory=Quant.model_construct)
     stack: Literal["loracle", "trl", "hf-trainer"] = "loracle"
     """Ours, TRL's SFTTrainer as it comes, or plain Trainer with the fp32 upcast."""
-    training: Training = Training()
-    rent: Rent = Rent()
-    save: Save = Save()
-    evaluation: Evaluation = Evaluation()
+    training: Training = Field(default_factory=Training.model_construct)
+    rent: Rent = Field(default_factory=Rent.model_construct)
+    save: Save = Field(default_factory=Save.model_construct)
+    evaluation: Evaluation = Field(default_factory=Evaluation.model_construct)
 
     @model_validator(mode="after")
     def _one_length(self) -> "Recipe":

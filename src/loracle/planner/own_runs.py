@@ -9,12 +9,15 @@ still differs.
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from loracle.domain.estimate import Range, SpeedEstimate
 from loracle.domain.gpu import Gpu, Node
-from loracle.domain.measured import MeasuredRun
 from loracle.domain.setup import TrainingSetup
 from loracle.planner.laws import Laws
+
+if TYPE_CHECKING:
+    from loracle.domain.measured import MeasuredRun
 
 STEADY = 0.2  # a run whose steps spread further is launch-bound or disturbed
 LEAST_SPREAD = 0.10
@@ -32,10 +35,10 @@ class OwnSpeed:
 
 
 def own_speeds(
-    runs: Iterable[MeasuredRun],
+    runs: "Iterable[MeasuredRun]",
     gpus: Iterable[Gpu],
     laws: Laws,
-    setup_of: Callable[[MeasuredRun], TrainingSetup],
+    setup_of: "Callable[[MeasuredRun], TrainingSetup]",
 ) -> dict[str, OwnSpeed]:
     """Card id -> how it did against the law, for cards with steady runs on one card."""
     known = {gpu.id: gpu for gpu in gpus} | {gpu.name: gpu for gpu in gpus}
@@ -57,12 +60,15 @@ def own_speeds(
 
 def user_laws(gpus: Iterable[Gpu]) -> Laws:
     """The formula's laws, moved by the runs that `loracle bench` has kept on this computer."""
-    from loracle.catalog.measured import setup_of
     from loracle.catalog.user_runs import user_runs
     from loracle.planner.laws import formula_laws
 
     laws, runs = formula_laws(), user_runs()
-    return with_own_speeds(laws, own_speeds(runs, gpus, laws, setup_of)) if runs else laws
+    if not runs:
+        return laws
+    from loracle.catalog.measured import setup_of
+
+    return with_own_speeds(laws, own_speeds(runs, gpus, laws, setup_of))
 
 
 def with_own_speeds(laws: Laws, own: Mapping[str, OwnSpeed]) -> Laws:

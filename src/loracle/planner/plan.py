@@ -7,6 +7,7 @@ fit there and with which settings, how long, how much, which is best, and what w
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from loracle.domain.gpu import Gpu
 from loracle.domain.model import ModelShape
@@ -19,7 +20,6 @@ from loracle.errors import EngineError, InputError
 from loracle.estimate.storage import checkpoint_bytes, download_bytes, merged_bytes
 from loracle.planner.advise import Session, advise, verdict
 from loracle.planner.cost import Market, budget_of, cheapest_cost
-from loracle.planner.exact import Tracer, exact_choice
 from loracle.planner.fill import checkpoint_variants, fill
 from loracle.planner.fit import Choice, choose, safest_then_fastest
 from loracle.planner.laws import Laws, formula_laws
@@ -31,10 +31,12 @@ from loracle.planner.timeline import Bytes, EvalWork, timeline
 from loracle.planner.work import Workload, given_tokens, workload
 from loracle.units import parse_seconds
 
+if TYPE_CHECKING:
+    from loracle.planner.exact import Tracer
+
 UNIT_TOKENS = 1_000_000  # an epoch where the recipe names no data: figures per million tokens
 HIGH_RISKS = ("risk.home_host",)  # recommended only where the recipe names the offer
 MOST_DRY_RUNS = 3  # each takes seconds
-FILLED_CANDIDATES = 3  # the search costs more than the rest of a plan, so only the best get it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +55,19 @@ class Facts:
 
 
 def make_plan(
-    recipe: Recipe, facts: Facts, *, laws: Laws | None = None, tracer: Tracer | None = None
+    recipe: Recipe,
+    facts: Facts,
+    *,
+    laws: Laws | None = None,
+    tracer: "Tracer | None" = None,
+    fill_cards: int | None = None,
 ) -> Plan:
     """The plan of a recipe.
 
     Settings and cards are searched with `laws`, the formula by default. With a `tracer`, the
     recommended one is dry-run, and the plan shows that engine's figures for it; where the dry run
-    finds that it does not fit, the next one is.
+    finds that it does not fit, the next one is. The fastest setting is sought for the first
+    `fill_cards` candidates, by default for all.
 
     Raises RecipeError E014 (the model cannot do what the recipe asks) and InputError E017 (no rate
     for the budget's or the answer's currency). A job that fits nowhere is a plan without `best`.
@@ -85,6 +93,8 @@ def make_plan(
         seated, refused = _dry_run_best(
             recipe, seated, work, facts, laws, market, tracer, prices_matter
         )
+    to_fill = seated if fill_cards is None else seated[:fill_cards]
+    seated[: len(to_fill)] = [_filled(recipe, seat, work, data, laws) for seat in to_fill]
     plan = _assemble(recipe, facts, setup, data, work, seated, laws, market)
     return replace(plan, hints=(*refused, *plan.hints))
 
@@ -99,10 +109,6 @@ def _assemble(
     laws: Laws,
     market: Market,
 ) -> Plan:
-    for index, seat in enumerate(seated[:FILLED_CANDIDATES]):
-        if seat.candidate.rank is not None:
-            filled = fill(recipe, seat.choice, seat.place, work, data, laws)
-            seated[index] = replace(seat, candidate=replace(seat.candidate, filled=filled))
     candidates = tuple(seat.candidate for seat in seated)
     best = 0 if candidates[0].rank == 1 else None
     plan = Plan(
@@ -151,7 +157,7 @@ def _dry_run_best(
     facts: Facts,
     laws: Laws,
     market: Market,
-    tracer: Tracer,
+    tracer: "Tracer",
     prices_matter: bool,
 ) -> tuple[list[Seat], tuple[Hint, ...]]:
     """Dry-run the recommended seat until the one on top has stood it.
@@ -162,6 +168,8 @@ def _dry_run_best(
         best = seated[0]
         if best.candidate.rank is None or best.candidate.memory.engine == "dryrun":
             break
+        from loracle.planner.exact import exact_choice  # only where torch has been at work
+
         try:
             choice = exact_choice(best.choice, best.place, work, tracer, laws)
         except EngineError as error:
@@ -171,6 +179,13 @@ def _dry_run_best(
         seat = _seat_of(recipe, choice, best.place, work, facts, market)
         seated = _ranked(recipe, [seat, *seated[1:]], market, prices_matter)
     return seated, ()
+
+
+def _filled(recipe: Recipe, seat: Seat, work: Workload, data: DataFacts, laws: Laws) -> Seat:
+    if seat.candidate.rank is None:
+        return seat
+    filled = fill(recipe, seat.choice, seat.place, work, data, laws)
+    return replace(seat, candidate=replace(seat.candidate, filled=filled))
 
 
 def _plain(hint: Hint) -> Hint:
