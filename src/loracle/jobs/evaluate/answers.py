@@ -110,11 +110,10 @@ def token_losses(model: "PreTrainedModel", group: Sequence[Item], pad_id: int) -
     for index, (rows, wanted) in enumerate(zip(logits, labels, strict=True)):
         for start in range(0, len(wanted), 512):  # a vocabulary of 150,000 in fp32 is large
             part = rows[start : start + 512].float()
-            sums[index] += float(
-                torch.nn.functional.cross_entropy(
-                    part, wanted[start : start + 512], reduction="sum"
-                )
+            loss = torch.nn.functional.cross_entropy(
+                part, wanted[start : start + 512], reduction="sum"
             )
+            sums[index] += loss.item()
     return sums
 
 

@@ -1,0 +1,194 @@
+"""A whole evaluation on a tiny model that really learned: verdicts, sameness, resume, faults."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from loracle.errors import InputError, MissingExtra, RunError
+from loracle.jobs.evaluate import evaluate as module
+from loracle.jobs.evaluate.evaluate import Spec, evaluate
+from loracle.jobs.evaluate.subjects import Subject
+from loracle.jobs.evaluate.targets import check_base, find_target, subjects_of
+from loracle.jobs.merge.merge import merge
+
+CPU = torch.device("cpu")
+
+
+def spec(held_out, **changes):
+    return Spec(
+        **{"data": str(held_out), "max_new_tokens": 8, "batch": 10, "margin": 0.1} | changes
+    )
+
+
+def judged(target, held_out, folder, *, merged=(), **changes):
+    subjects = subjects_of(target, dtype="float32", merged=list(merged))
+    return evaluate(
+        subjects, spec(held_out, **changes), folder, device=CPU, tokenizer_source=target.tokenizer
+    )
+
+
+def test_tuned_beats_base_and_merged_is_the_adapter(run, base, adapter, held_out, tmp_path):
+    merge(adapter, base, run / "merged-base16")
+    target = find_target(str(run))
+    found = judged(target, held_out, tmp_path / "out", merged=target.merged_folders())
+    assert found.metrics == ("accuracy", "exact")
+    tuned = found.comparisons["base>adapter"]["accuracy"]
+    assert (tuned.verdict, tuned.mean_a, tuned.num_items) == ("better", 0.0, 30)
+    assert tuned.mean_b > 0.7
+    assert found.comparisons["base>adapter"]["loss"].verdict == "better"
+    same = found.equivalences["merged-base16"]
+    assert same.fidelity is not None
+    assert same.fidelity.kl < 1e-3
+    assert same.verdict == "equivalent"
+    assert [hint.id for hint in found.hints] == [
+        "evaluate.advice.better",
+        "evaluate.advice.deploy",
+    ]
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert document["schema"] == "loracle.evaluation/1"
+    assert document["equivalence"]["merged-base16"]["verdict"] == "equivalent"
+
+
+def test_another_model_is_called_different(run, base, held_out, tmp_path):
+    shutil.copytree(base, tmp_path / "merged-wrong")  # the base itself: nothing was merged
+    target = find_target(str(run))
+    found = judged(target, held_out, tmp_path / "out", merged=[tmp_path / "merged-wrong"])
+    assert found.equivalences["merged"].verdict == "different"
+    assert "evaluate.advice.merge_differs" in [hint.id for hint in found.hints]
+
+
+def test_an_interrupted_evaluation_goes_on(run, held_out, tmp_path, monkeypatch):
+    target = find_target(str(run))
+    subjects = subjects_of(target, dtype="float32", merged=[])
+
+    def interrupt(subject, done, total):
+        if subject == "adapter" and done >= 10:
+            raise KeyboardInterrupt
+
+    arguments = (subjects, spec(held_out), tmp_path / "out")
+    options = {"device": CPU, "tokenizer_source": target.tokenizer}
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(*arguments, **options, progress=interrupt)
+    seen = []
+    evaluate(
+        *arguments, **options, progress=lambda subject, done, total: seen.append((subject, done))
+    )
+    assert seen == [("adapter", 20), ("adapter", 30)]
+    for path in (tmp_path / "out" / "items").glob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert sorted(one["row"] for one in lines[1:]) == list(range(1, 31))
+    monkeypatch.setattr(module, "loaded", None)  # a third run needs no model at all
+    again = evaluate(*arguments, **options)
+    assert again.comparisons["base>adapter"]["accuracy"].verdict == "better"
+
+
+def test_a_torn_last_line_is_answered_again(run, held_out, tmp_path):
+    target = find_target(str(run))
+    first = judged(target, held_out, tmp_path / "out")
+    (path,) = (tmp_path / "out" / "items").glob("adapter-*.jsonl")
+    whole = path.read_text()
+    path.write_text(whole[:-25])
+    second = judged(target, held_out, tmp_path / "out")
+    assert second.scores["adapter"].texts == first.scores["adapter"].texts
+    assert second.scores["adapter"].nll == pytest.approx(first.scores["adapter"].nll, rel=1e-6)
+
+
+def test_other_decoding_starts_other_files(run, held_out, tmp_path):
+    target = find_target(str(run))
+    judged(target, held_out, tmp_path / "out", max_items=5)
+    judged(target, held_out, tmp_path / "out", max_items=5, max_new_tokens=4)
+    assert len(list((tmp_path / "out" / "items").glob("adapter-*.jsonl"))) == 2
+
+
+def test_loss_only_and_plain_text(run, tmp_path):
+    path = tmp_path / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": f"item {n} is red"}) + "\n" for n in range(12)))
+    target = find_target(str(run))
+    found = judged(target, path, tmp_path / "out")
+    assert (found.metric, found.metrics) == ("loss", ())
+    assert set(found.comparisons["base>adapter"]) == {"loss"}
+    assert found.scores["base"].texts == (None,) * 12
+
+
+def test_duplicates_are_found(run, held_out, tmp_path):
+    target = find_target(str(run))
+    found = judged(target, held_out, tmp_path / "out", max_items=5, train_data=str(held_out))
+    assert found.duplicates is not None
+    assert found.duplicates.same_row == (1, 2, 3, 4, 5)
+
+
+def test_four_bit_that_costs_more_than_the_margin_is_told(run, base, adapter, held_out, tmp_path):
+    """The weak adapter stands for a QLoRA run, the good one for bf16 LoRA."""
+    subjects = [
+        Subject(id="base", weights=str(base), dtype="float32"),
+        Subject(id="adapter", weights=str(base), dtype="float32"),
+        Subject(id="lora", weights=str(base), adapter=adapter, dtype="float32"),
+    ]
+    found = evaluate(
+        subjects, spec(held_out), tmp_path / "out", device=CPU, tokenizer_source=str(base)
+    )
+    assert found.comparisons["lora>adapter"]["accuracy"].verdict == "worse"
+    (hint,) = [one for one in found.hints if one.id == "evaluate.advice.use_bf16"]
+    assert hint.values["difference"] > 0.7
+
+
+class TestFaults:
+    def test_broken_adapter(self, run):
+        weights = run / "adapter" / "adapter_model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-50])
+        with pytest.raises(RunError) as caught:
+            find_target(str(run))
+        assert caught.value.code == "E064"
+
+    def test_unfinished_run(self, run):
+        shutil.rmtree(run / "adapter")
+        with pytest.raises(RunError) as caught:
+            find_target(str(run))
+        assert (caught.value.code, caught.value.message) == ("E063", "error.merge.not_finished")
+
+    def test_no_such_run(self, tmp_path):
+        with pytest.raises(InputError) as caught:
+            find_target("nothing", parent=tmp_path)
+        assert caught.value.code == "E013"
+
+    def test_another_base_of_the_same_shape(self, run, base, tmp_path):
+        other = tmp_path / "other"
+        shutil.copytree(base, other)
+        weights = bytearray((other / "model.safetensors").read_bytes())
+        weights[-1] ^= 1
+        (other / "model.safetensors").write_bytes(weights)
+        target = find_target(str(run))
+        check_base(target, base)
+        with pytest.raises(RunError) as caught:
+            check_base(target, other)
+        assert (caught.value.code, caught.value.message) == ("E067", "error.merge.other_base")
+
+    def test_a_base_of_another_shape(self, adapter, held_out, tmp_path):
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        config = LlamaConfig(
+            vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=2, num_key_value_heads=2,
+        )  # fmt: skip
+        LlamaForCausalLM(config).save_pretrained(tmp_path / "small")
+        target = find_target(str(adapter), base=str(tmp_path / "small"))
+        with pytest.raises(RunError) as caught:
+            judged(target, held_out, tmp_path / "out")
+        assert (caught.value.code, caught.value.message) == ("E067", "error.evaluate.adapter")
+
+    def test_missing_held_out_set(self, run, tmp_path):
+        with pytest.raises(InputError) as caught:
+            judged(find_target(str(run)), tmp_path / "none.jsonl", tmp_path / "out")
+        assert caught.value.code == "E013"
+
+    def test_benchmarks_need_the_extra(self, run):
+        from importlib.util import find_spec
+
+        if find_spec("lm_eval"):
+            pytest.skip("lm-eval is installed")
+        from loracle.jobs.evaluate.tasks import run_tasks
+
+        with pytest.raises(MissingExtra):
+            run_tasks([], ["arc_easy"], limit=2, device=CPU)

@@ -1,0 +1,157 @@
+"""`loracle merge` on run folders: verified, measured both ways, refused where it must be."""
+
+import io
+import json
+import shutil
+
+import pytest
+import torch
+from tests.jobs.evaluate.conftest import make_run
+
+from loracle.errors import MachineError, RunError
+from loracle.jobs.evaluate.targets import find_target
+from loracle.jobs.merge import verify as verification
+from loracle.jobs.merge.deed import merge_target
+from loracle.jobs.merge.merge import RECORD
+
+NF4 = {"type": "nf4", "double": True, "block_size": 64}
+
+
+def test_a_merged_run_is_verified_on_its_held_out_rows(run):
+    report = merge_target(find_target(str(run)))
+    proof = report.kept.verification
+    assert report.kept.result.folder == run / "merged-base16"
+    assert proof is not None
+    assert (proof.prompts, proof.fidelity.top1) == (30, 1.0)
+    assert proof.fidelity.kl < 1e-3
+    assert proof.merged_loss == pytest.approx(proof.adapter_loss, rel=0.02)
+    assert json.loads((run / "merged-base16" / RECORD).read_text())["name"] == "r1"
+    assert find_target(str(run)).merged_folders() == [run / "merged-base16"]
+
+
+def test_both_ways_are_measured_and_the_better_is_kept(base, adapter, held_out, tmp_path):
+    pytest.importorskip("bitsandbytes")
+    folder = make_run(
+        tmp_path / "runs" / "q", base, adapter, data=held_out, quant=NF4, method="qlora"
+    )
+    report = merge_target(find_target(str(folder)), onto="measure", num_prompts=12)
+    losses = {one.result.onto: one.verification.merged_loss for one in report.measured}
+    assert set(losses) == {"base16", "dequantised"}
+    assert report.kept.result.onto == min(losses, key=losses.get)
+    faithful = next(one for one in report.measured if one.result.onto == "dequantised")
+    assert faithful.verification.fidelity.top1 > 0.95  # it is what was trained, rounded once
+
+
+def test_another_base_is_refused(run, base, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+    with pytest.raises(RunError) as caught:
+        merge_target(find_target(str(run), base=str(other)))
+    assert caught.value.message == "error.merge.other_base"
+
+
+def test_a_merge_that_is_another_model_is_not_kept(run, monkeypatch):
+    from loracle.jobs.merge import merge as module
+
+    monkeypatch.setattr(module, "merged_weight", lambda weight, *rest, **options: weight * 0)
+    with pytest.raises(RunError) as caught:
+        merge_target(find_target(str(run)))
+    assert caught.value.code == "E070"
+    assert list(run.glob("*merged*")) == []
+
+
+def test_short_memory_is_told_and_the_merge_still_made(run, monkeypatch):
+    monkeypatch.setattr(verification, "_available", lambda: 1000)
+    if torch.cuda.is_available():
+        pytest.skip("the card's memory counts there")
+    report = merge_target(find_target(str(run)))
+    assert report.kept.verification is None
+    assert report.not_verified is not None
+    assert report.not_verified[1] == 1000
+    assert (run / "merged-base16" / "config.json").is_file()
+
+
+def test_gguf_needs_the_converter(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MachineError) as caught:
+        merge_target(find_target(str(run)), verifies=False, export="gguf")
+    assert caught.value.code == "E053"
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_gguf_through_a_converter(run, tmp_path, works):
+    """A stand-in script with the converter's own command line; the real one is not a package."""
+    script = tmp_path / "convert_hf_to_gguf.py"
+    write = "open(sys.argv[sys.argv.index('--outfile') + 1], 'w').write('GGUF')"
+    fail = "sys.exit('unknown architecture')"
+    check = "assert sys.argv[1].endswith('merged-base16')"
+    script.write_text(f"import sys\n{check}\n{write if works else fail}\n")
+    target = find_target(str(run))
+    if works:
+        report = merge_target(target, verifies=False, export="gguf", converter=script)
+        assert report.gguf == run / "merged-base16.gguf"
+        assert report.gguf.read_text() == "GGUF"
+        return
+    with pytest.raises(RunError) as caught:
+        merge_target(target, verifies=False, export="gguf", converter=script)
+    assert (caught.value.code, caught.value.values["cause"]) == ("E071", "unknown architecture")
+    assert list(run.glob("*.gguf*")) == []
+
+
+@pytest.fixture
+def loracle(monkeypatch, capsys):
+    """The command line in this process: (exit code, stdout, stderr)."""
+    from loracle.cli.app import main
+
+    def call(*arguments, stdin=""):
+        monkeypatch.setattr("sys.argv", ["loracle", *map(str, arguments)])
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return call
+
+
+def test_commands_one_after_the_other(run, held_out, loracle):
+    """merge, evaluate and chat as a user calls them."""
+    code, out, err = loracle("merge", run, "--json")
+    assert code == 0, err
+    assert json.loads(out)["onto"] == "base16"
+    code, _, err = loracle("merge", run, "--lang", "en")
+    assert (code, "exists already" in err) == (2, True)
+    code, out, err = loracle("evaluate", run, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["comparisons"]["base>adapter"]["accuracy"]["verdict"] == "better"
+    assert document["equivalence"]["merged-base16"]["verdict"] == "equivalent"
+    _, out, _ = loracle("evaluate", run, "--samples", "1", "--lang", "zh-CN")
+    assert "更好" in out
+    assert "item 40 is red" in out
+    talk = "item 41 is green, which colour?\n\n"
+    code, out, err = loracle("chat", run, "--max-new-tokens", "4", "--lang", "en", stdin=talk)
+    assert code == 0, err
+    assert [line.split(">")[0] for line in out.splitlines()] == ["base", "adapter"]
+
+
+def test_command_faults_are_one_line(run, tmp_path, loracle):
+    for arguments, expected in (
+        (("merge", run, "--onto", "4bit"), "E011"),
+        (("merge", tmp_path / "none"), "E013"),
+        (("evaluate", tmp_path / "none"), "E013"),
+        (("evaluate", run, "--data", tmp_path / "none.jsonl"), "E013"),
+        (("evaluate", run, "--metric", "bleu"), "E011"),
+        (("chat", tmp_path / "none"), "E013"),
+    ):
+        code, _, err = loracle(*arguments)
+        assert code == 2
+        assert f"[{expected}]" in err
