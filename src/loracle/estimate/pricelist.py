@@ -134,7 +134,7 @@ def _attention_kernels(gpu: Gpu, rates: Rates) -> dict[str, float]:
     """Speed of each kernel relative to the card's best one, by the name that a trace gives it."""
     masked = rates.masked_attention_share
     if not gpu.supports_flash_attention:
-        return {name: masked for name in ("sdpa", "flash", "cudnn", "efficient", "masked")}
+        return dict.fromkeys(("sdpa", "flash", "cudnn", "efficient", "masked"), masked)
     flash = rates.hopper_flash_share if architecture(gpu) == "hopper" else 1.0
     return {"flash": flash, "efficient": masked, "masked": masked}
 

@@ -8,9 +8,9 @@ from loracle.domain.estimate import Term
 from loracle.domain.setup import TrainingSetup
 
 _SPREAD = {
-    "compute": (0.150, 0.200),
-    "launch": (0.150, 0.200),
-    "cards": (0.200, 0.300),
+    "compute": (0.130, 0.297),
+    "launch": (0.250, 0.250),
+    "cards": (0.131, 0.338),
 }
 _WIDER = 1.6  # for a stack that we do not know, or a card whose matrix rate nobody measured
 _LAUNCH_SHARE = 0.15
