@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def loracle(*arguments, cwd, **env):
     return subprocess.run(
         [sys.executable, "-m", "loracle", *arguments],
-        cwd=cwd, capture_output=True, text=True, timeout=240,
+        cwd=cwd, capture_output=True, text=True, timeout=240, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1",
                           "LORACLE_LANG": "en", "XDG_CACHE_HOME": str(cwd / "cache")} | env,
     )  # fmt: skip

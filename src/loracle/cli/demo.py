@@ -12,15 +12,15 @@ from loracle.units import gib
 if TYPE_CHECKING:
     from loracle.jobs.demo.run import DemoReport
 
-_help = "help.demo_flag"
-
 
 def run(
-    folder: str = typer.Option("loracle-demo", "--folder", help=words.text(f"{_help}.folder")),
-    method: str = typer.Option("lora", "--method", help=words.text(f"{_help}.method")),
-    steps: int = typer.Option(80, "--steps", min=1, help=words.text(f"{_help}.steps")),
+    folder: str = typer.Option(
+        "loracle-demo", "--folder", help=words.text("help.demo_flag.folder")
+    ),
+    method: str = typer.Option("lora", "--method", help=words.text("help.demo_flag.method")),
+    steps: int = typer.Option(80, "--steps", min=1, help=words.text("help.demo_flag.steps")),
     questions: int = typer.Option(
-        120, "--questions", min=1, max=160, help=words.text(f"{_help}.questions")
+        120, "--questions", min=1, max=160, help=words.text("help.demo_flag.questions")
     ),
     as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
     quiet: bool = typer.Option(False, "-q", "--quiet", help=words.text("help.quiet")),
@@ -28,9 +28,13 @@ def run(
     """Plan, train, score and report; exit 1 where the tuned model is not shown to be better."""
     from loracle.jobs.demo.make_data import NUM_HELD_OUT, NUM_TRAIN
     from loracle.jobs.demo.run import run_demo
+    from loracle.jobs.evaluate.subjects import quiet_libraries
 
     output = Output("json" if as_json else "quiet" if quiet else "human")
+    quiet_libraries()
     output.note(output.text("demo.title", train=NUM_TRAIN, held_out=NUM_HELD_OUT))
+
+    scored: set[str] = set()
 
     def tell(stage: str, values: dict) -> None:  # type: ignore[type-arg]
         if stage == "planned":
@@ -47,7 +51,8 @@ def run(
         elif stage == "training":
             output.note(output.text("demo.training", steps=values["steps"]))
             output.note(output.text("train.follow", name=values["run"].path))
-        else:
+        elif values["who"] not in scored:
+            scored.add(values["who"])
             who = output.text(f"demo.who_{values['who']}")
             output.note(output.text("demo.scoring", who=who, total=values["total"]))
 
@@ -69,7 +74,7 @@ def _show(output: Output, report: "DemoReport") -> None:
         output.line(say("demo.tuned", text=example.tuned))
     output.line()
     total = report.comparison.num_items
-    for who, right in (("base", report.base_right), ("tuned", report.tuned_right)):
+    for who, right in (("base", report.base_right), ("adapter", report.tuned_right)):
         low, high = _interval(right, total)
         output.line(
             say("demo.score", who=say(f"demo.who_{who}"), right=right, total=total,

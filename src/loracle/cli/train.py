@@ -12,37 +12,47 @@ if TYPE_CHECKING:
     from loracle.jobs.runs import RunFolder
     from loracle.jobs.train.options import Options
 
-_help = "help.train_flag"
-
 
 def run(
-    recipe: str = typer.Argument(None, metavar="[RECIPE]", help=words.text(f"{_help}.recipe")),
-    name: str = typer.Option(None, "--name", help=words.text(f"{_help}.name")),
-    resume: str = typer.Option(None, "--resume", metavar="RUN", help=words.text(f"{_help}.resume")),
-    plan: str = typer.Option(None, "--plan", metavar="FILE", help=words.text(f"{_help}.plan")),
-    foreground: bool = typer.Option(False, "--foreground", help=words.text(f"{_help}.foreground")),
-    detach: bool = typer.Option(False, "--detach", "-d", help=words.text(f"{_help}.detach")),
-    budget: str = typer.Option(None, "--budget", help=words.text(f"{_help}.budget")),
-    price: str = typer.Option(None, "--price", help=words.text(f"{_help}.price")),
-    mirror: str = typer.Option(None, "--mirror", metavar="URL", help=words.text(f"{_help}.mirror")),
-    on_oom: str = typer.Option(None, "--on-oom", help=words.text(f"{_help}.on_oom")),
+    recipe: str = typer.Argument(
+        None, metavar="[RECIPE]", help=words.text("help.train_flag.recipe")
+    ),
+    name: str = typer.Option(None, "--name", help=words.text("help.train_flag.name")),
+    resume: str = typer.Option(
+        None, "--resume", metavar="RUN", help=words.text("help.train_flag.resume")
+    ),
+    plan: str = typer.Option(
+        None, "--plan", metavar="FILE", help=words.text("help.train_flag.plan")
+    ),
+    foreground: bool = typer.Option(
+        False, "--foreground", help=words.text("help.train_flag.foreground")
+    ),
+    detach: bool = typer.Option(False, "--detach", "-d", help=words.text("help.train_flag.detach")),
+    budget: str = typer.Option(None, "--budget", help=words.text("help.train_flag.budget")),
+    price: str = typer.Option(None, "--price", help=words.text("help.train_flag.price")),
+    mirror: str = typer.Option(
+        None, "--mirror", metavar="URL", help=words.text("help.train_flag.mirror")
+    ),
+    on_oom: str = typer.Option(None, "--on-oom", help=words.text("help.train_flag.on_oom")),
     reporters: list[str] = typer.Option(  # noqa: B008
         [],
         "--report-to",
-        help=words.text(f"{_help}.reporter"),  # noqa: B008
+        help=words.text("help.train_flag.reporter"),  # noqa: B008
     ),
-    then: str = typer.Option(None, "--then", metavar="CMD", help=words.text(f"{_help}.then")),
+    then: str = typer.Option(
+        None, "--then", metavar="CMD", help=words.text("help.train_flag.then")
+    ),
     assignments: list[str] = typer.Option(  # noqa: B008
         [],
         "--set",
         metavar="KEY=VALUE",
-        help=words.text(f"{_help}.set"),  # noqa: B008
+        help=words.text("help.train_flag.set"),  # noqa: B008
     ),
     allow_changed: bool = typer.Option(
-        False, "--allow-changed", help=words.text(f"{_help}.allow_changed")
+        False, "--allow-changed", help=words.text("help.train_flag.allow_changed")
     ),
-    smoke: bool = typer.Option(False, "--smoke", help=words.text(f"{_help}.smoke")),
-    no_merge: bool = typer.Option(False, "--no-merge", help=words.text(f"{_help}.no_merge")),
+    smoke: bool = typer.Option(False, "--smoke", help=words.text("help.train_flag.smoke")),
+    no_merge: bool = typer.Option(False, "--no-merge", help=words.text("help.train_flag.no_merge")),
     as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
     quiet: bool = typer.Option(False, "-q", "--quiet", help=words.text("help.quiet")),
 ) -> None:

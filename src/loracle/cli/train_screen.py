@@ -218,7 +218,9 @@ def sentences(output: Output, run: "RunFolder", event: Mapping[str, Any]) -> lis
         "saved": "train.saved", "checkpoint_broken": "train.checkpoint_broken",
         "pad_chosen": "train.pad_chosen", "world_changed": "train.world_changed",
         "mirrored": "train.mirrored", "mirror_failed": "train.mirror_failed",
-        "then": "train.then", "then_skipped": "train.then_skipped",
+        "then": "train.then",
+        "smoke": "train.rehearsed",
+        "rng_lost": "train.rng_lost", "then_skipped": "train.then_skipped",
     }  # fmt: skip
     return [say(simple[kind], **event)] if kind in simple else []
 

@@ -387,3 +387,37 @@ def test_recomputation_changes_no_loss(make_run, losses):
         train_run(run, resume=False)
     assert losses(plain) == pytest.approx(losses(every), rel=1e-5)
     assert losses(plain) == pytest.approx(losses(second), rel=1e-5)
+
+
+def test_a_rehearsal_takes_two_steps_saves_and_goes_on_before_the_run(make_run, place):
+    run = make_run(
+        options=Options(smoke=True), training={"steps": 1}, data={"eval": str(place / "eval.jsonl")}
+    )
+    assert train_run(run, resume=False).state == "finished"
+    (smoke,) = run.events("smoke")
+    assert len(smoke["losses"]) == 2
+    assert not (run.path / "smoke").exists()
+
+
+def test_a_rehearsal_that_fails_ends_the_run_with_its_own_error(make_run):
+    run = make_run(options=Options(smoke=True), training={"seq_len": 12})
+    with pytest.raises(LoracleError) as raised:
+        train_run(run, resume=False)
+    assert raised.value.code == "E027"
+    assert not any(run.events("step"))
+
+
+def test_a_random_state_that_these_versions_cannot_read_is_left_out_and_said(make_run):
+    """Its pickle may hold objects of an older numpy, which a safe load refuses."""
+    import datetime
+
+    run = make_run(training={"steps": 4})
+    stop_after(run, 1)
+    step = train_run(run, resume=False).step
+    written = checkpoints.writing_path(run.checkpoints) / "again"
+    shutil.move(checkpoints.checkpoint_path(run.checkpoints, step), written)
+    torch.save({"python": datetime.date(2020, 1, 1)}, written / "rng_state.pth")
+    (written / "manifest.json").unlink()
+    checkpoints.finish(written, run.checkpoints, step, recipe_hash="", world_size=1)
+    assert train_run(run, resume=True).state == "finished"
+    assert [event["event"] for event in run.events("rng_lost")] == ["rng_lost"]

@@ -5,20 +5,23 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from loracle.catalog.datasets import read_dataset
 from loracle.domain.plan import Plan
 from loracle.domain.recipe import Recipe
 from loracle.errors import RunError
 from loracle.jobs.demo.make_data import write_data
 from loracle.jobs.demo.model import demo_model
-from loracle.jobs.demo.score import answers_of, load_tuned
 from loracle.jobs.runs import RunFolder, write_json, write_whole
-from loracle.jobs.statistics import Comparison, compare_right_wrong
+from loracle.jobs.statistics import Comparison
 from loracle.jobs.train.launch import create_run, failure_of, follow, start
 from loracle.jobs.train.options import Options
 
+if TYPE_CHECKING:
+    from loracle.jobs.evaluate.evaluate import Evaluation
+
 STEPS, QUESTIONS = 80, 120
+MAX_NEW_TOKENS = 28  # the longest ticket takes 25
 SCHEMA = "loracle.demo/1"
 
 Tell = Callable[[str, dict[str, object]], None]
@@ -84,7 +87,11 @@ def demo_recipe(folder: Path, model: Path, *, method: str = "lora", steps: int =
                 "keep": 1,
                 "folder": str(folder / "runs"),
             },
-            "evaluation": {"metric": "exact", "every_steps": 1000, "max_new_tokens": 28},
+            "evaluation": {
+                "metric": "exact",
+                "every_steps": 1000,
+                "max_new_tokens": MAX_NEW_TOKENS,
+            },
         }
     )
 
@@ -122,7 +129,9 @@ def run_demo(
         raise RunError("error.train.not_running", code="E062", name=run.name, state=run.state())
     seconds["train"] = _lap(began, seconds)
 
-    report = _score(folder, run, plan, questions, tell, seconds, began)
+    evaluation = _score(folder, run, questions, tell)
+    seconds["score"] = _lap(began, seconds)
+    report = _report(folder, run, plan, evaluation, seconds)
     write_json(folder / "report.json", report.document())
     return report
 
@@ -144,42 +153,49 @@ def _write_recipe(folder: Path, recipe: Recipe) -> None:
     write_whole(folder / "recipe.yaml", yaml.safe_dump(document, sort_keys=False).encode())
 
 
-def _score(
-    folder: Path,
-    run: RunFolder,
-    plan: Plan,
-    questions: int,
-    tell: Tell,
-    seconds: dict[str, float],
-    began: float,
-) -> DemoReport:
-    import torch
+def _score(folder: Path, run: RunFolder, questions: int, tell: Tell) -> "Evaluation":
+    """Base and adapter on the held-out requests: what `loracle evaluate RUN` does."""
+    from loracle.jobs.evaluate.evaluate import Spec, evaluate
+    from loracle.jobs.evaluate.subjects import choose_device, compute_dtype
+    from loracle.jobs.evaluate.targets import find_target, subjects_of
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    samples = read_dataset(folder / "held_out.jsonl").samples[:questions]
-    wanted = [sample.answer or "" for sample in samples]
-    model, tokenizer = load_tuned(str(plan.recipe["model"]), run.adapter, device)
-    tell("scoring", {"who": "base", "total": len(samples)})
-    with model.disable_adapter():
-        base = answers_of(model, tokenizer, samples, device)
-    seconds["score_base"] = _lap(began, seconds)
-    tell("scoring", {"who": "tuned", "total": len(samples)})
-    tuned = answers_of(model, tokenizer, samples, device)
-    seconds["score_tuned"] = _lap(began, seconds)
-    base_marks, tuned_marks = (
-        [answer == right for answer, right in zip(answers, wanted, strict=True)]
-        for answers in (base, tuned)
+    device = choose_device()
+    target = find_target(str(run.path))
+    spec = Spec(
+        data=str(folder / "held_out.jsonl"),
+        train_data=str(folder / "train.jsonl"),
+        metric="exact",
+        max_new_tokens=MAX_NEW_TOKENS,
+        batch=32,
+        max_items=questions,
     )
+    return evaluate(
+        subjects_of(target, dtype=compute_dtype(device, target.dtype), merged=[]),
+        spec,
+        run.path / "evaluation",
+        device=device,
+        tokenizer_source=target.tokenizer,
+        progress=lambda who, done, total: tell("scoring", {"who": who, "total": total}),
+    )
+
+
+def _report(
+    folder: Path, run: RunFolder, plan: Plan, evaluation: "Evaluation", seconds: dict[str, float]
+) -> DemoReport:
+    base, tuned = evaluation.scores["base"], evaluation.scores["adapter"]
+    rows = zip(evaluation.items, base.texts, tuned.texts, strict=True)
     return DemoReport(
         folder=folder,
         run=run,
         plan=plan,
-        comparison=compare_right_wrong(base_marks, tuned_marks),
-        base_right=sum(base_marks),
-        tuned_right=sum(tuned_marks),
+        comparison=evaluation.comparisons["base>adapter"]["exact"],
+        base_right=round(sum(base.by_metric["exact"])),
+        tuned_right=round(sum(tuned.by_metric["exact"])),
         examples=tuple(
-            Example(question=s.question, wanted=w, base=b, tuned=t)
-            for s, w, b, t in zip(samples[:3], wanted, base, tuned, strict=False)
+            Example(
+                question=item.question, wanted=item.reference or "", base=b or "", tuned=t or ""
+            )
+            for item, b, t in list(rows)[:3]
         ),
         seconds=dict(seconds),
     )

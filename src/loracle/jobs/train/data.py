@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +94,13 @@ def prepare_data(
         files=files,
         prompts_hash=str(stored["prompts_hash"]),
     )
+
+
+def longest_rows(prepared: Prepared, count: int) -> Prepared:
+    """The same set with its longest rows only: those that a peak comes from."""
+    lengths = [sum(one) for one in prepared.dataset["seq_lengths"]]
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    return replace(prepared, dataset=prepared.dataset.select(order[:count]))
 
 
 def file_facts(path: Path) -> dict[str, object]:

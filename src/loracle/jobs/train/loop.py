@@ -121,6 +121,7 @@ class Loop:
                 keep=save.keep,
                 recipe_hash=facts.recipe_hash(self.recipe),
                 on_saved=self._saved,
+                on_rng_lost=lambda cause: self._event("rng_lost", cause=cause),
             ),
             callbacks=[self.pulse],
         )

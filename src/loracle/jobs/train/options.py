@@ -25,6 +25,7 @@ class Options:
     smoke: bool = False
     merges: bool = True
     changed_ok: bool = False
+    rehearsal: bool = False  # two steps on the longest rows only
 
     def document(self) -> dict[str, object]:
         """Plain data."""

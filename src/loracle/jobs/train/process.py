@@ -131,6 +131,7 @@ class _Training:
             self.run.path, self.setup, self.recipe.save.keep, merges=self.options.merges
         )
         self._event("started", step=checkpoint.step if checkpoint else 0, **self._start_facts())
+        self._rehearse()
         self._load_tokenizer()
         train, evaluation = self._prepare_data()
         self._check_same_data(train, evaluation)
@@ -198,6 +199,13 @@ class _Training:
             self._event("world_changed", before=manifest["world_size"], now=world_size())
         return checkpoint
 
+    def _rehearse(self) -> None:
+        if not self.options.smoke or self.resume or world_size() > 1:
+            return
+        from loracle.jobs.train.smoke import rehearse
+
+        rehearse(self.run, self.recipe, self.options)
+
     def _load_tokenizer(self) -> None:
         from loracle.jobs.train.model import load_tokenizer, special_tokens
 
@@ -208,7 +216,7 @@ class _Training:
 
     def _prepare_data(self) -> tuple[Any, Any]:
         from loracle.jobs.train import preflight
-        from loracle.jobs.train.data import DataSpec, prepare_data
+        from loracle.jobs.train.data import DataSpec, longest_rows, prepare_data
 
         training, data = self.recipe.training, self.recipe.data
         prepared = []
@@ -225,6 +233,8 @@ class _Training:
             seconds = round(time.monotonic() - began, 2)
             self._event("data", part=name, seconds=seconds, **_plain(one.counts))
             self._report(preflight.check_counts(one.counts, training.seq_len))
+            if self.options.rehearsal:
+                one = longest_rows(one, 2 * self.recipe.training.effective_batch)
             prepared.append(one)
         return prepared[0], prepared[1]
 

@@ -9,6 +9,7 @@
   from there too, so that a resume repeats the step bit by bit.
 """
 
+import pickle
 import shutil
 import time
 from collections.abc import Callable
@@ -50,6 +51,7 @@ class SaveRules:
     keep: int
     recipe_hash: str
     on_saved: Callable[[checkpoints.Checkpoint, list[int]], None]
+    on_rng_lost: Callable[[str], None]
 
 
 class LoracleTrainer(SFTTrainer):
@@ -206,6 +208,13 @@ class LoracleTrainer(SFTTrainer):
             self.rules.folder, self.rules.keep, self.state.best_global_step
         )
         self.rules.on_saved(saved, gone)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Trainer's; a state that other versions pickled is left out, and said to be."""
+        try:
+            super()._load_rng_state(checkpoint)
+        except (pickle.UnpicklingError, ModuleNotFoundError, AttributeError) as error:
+            self.rules.on_rng_lost(str(error).strip().splitlines()[0])
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(checkpoints.writing_path(self.rules.folder))
