@@ -122,7 +122,8 @@ def label_logits(
 ) -> tuple[list["torch.Tensor"], list["torch.Tensor"]]:
     """Per item: logits (labelled tokens, vocabulary) before each labelled token, and the labels.
 
-    Right padding: with a causal model what follows a token cannot change it.
+    Right padding: with a causal model what follows a token cannot change it. Only the positions
+    that some item needs go through the head, which is what large vocabularies spend memory on.
     """
     import torch
 
@@ -133,15 +134,24 @@ def label_logits(
     for row, item in enumerate(group):
         ids[row, : len(item.tokens)] = torch.tensor(item.tokens)
         mask[row, : len(item.tokens)] = 1
-    out = model(input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False).logits
-    logits, labels = [], []
+    places = [[i for i, label in enumerate(one.labels) if i and label != IGNORED] for one in group]
+    kept = sorted({place - 1 for row in places for place in row})
+    logits = model(
+        input_ids=ids.to(device),
+        attention_mask=mask.to(device),
+        use_cache=False,
+        logits_to_keep=torch.tensor(kept, device=device),
+    ).logits
+    if logits.shape[1] != len(kept):  # an architecture that always computes them all
+        logits = logits[:, kept]
+    column = {position: index for index, position in enumerate(kept)}
+    found, labels = [], []
     for row, item in enumerate(group):
-        places = [i for i, label in enumerate(item.labels) if i and label != IGNORED]
-        index = torch.tensor([place - 1 for place in places], dtype=torch.long, device=out.device)
-        logits.append(out[row].index_select(0, index))
-        wanted = [item.labels[place] for place in places]
-        labels.append(torch.tensor(wanted, dtype=torch.long, device=out.device))
-    return logits, labels
+        index = torch.tensor([column[place - 1] for place in places[row]], device=device)
+        found.append(logits[row].index_select(0, index.long()))
+        wanted = [item.labels[place] for place in places[row]]
+        labels.append(torch.tensor(wanted, dtype=torch.long, device=device))
+    return found, labels
 
 
 def generate(

@@ -23,7 +23,7 @@ from loracle.jobs.evaluate.judge import (
 )
 from loracle.jobs.evaluate.metrics import METRICS, choose_metrics, score
 from loracle.jobs.evaluate.store import Store
-from loracle.jobs.evaluate.subjects import Loaded, Subject, loaded
+from loracle.jobs.evaluate.subjects import Loaded, Subject, loaded, short_memory
 from loracle.jobs.runs import write_json
 from loracle.jobs.statistics import Comparison
 from loracle.jobs.train.data import file_facts
@@ -186,7 +186,7 @@ class _Job:
             ]
             if not wanted:
                 continue
-            with loaded(wanted, self.device) as holder:
+            with short_memory(self.spec.batch), loaded(wanted, self.device) as holder:
                 for one in wanted:
                     self._answer(holder, one, stores[one.id], answers[one.id])
                     self._distributions(holder, one, stores, merged, captures, fidelity)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loracle.errors import MissingExtra, RunError
+from loracle.errors import MachineError, MissingExtra, RunError
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +78,19 @@ def loaded(subjects: list[Subject], device: "torch.device") -> Iterator["Loaded"
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+@contextmanager
+def short_memory(batch: int) -> Iterator[None]:
+    """Turn CUDA's out of memory into MachineError E054; answers given so far stay on disk."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MachineError(
+            "error.evaluate.memory", code="E054", hint="hint.evaluate.batch", batch=batch
+        ) from error
 
 
 class Loaded:
