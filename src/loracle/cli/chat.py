@@ -7,15 +7,15 @@ import typer
 from loracle import words
 from loracle.cli.output import Output
 
-_help = "help.chat_flags"
+_help = "chat_flags"
 
 
 def run(
-    target: str = typer.Argument(..., metavar="RUN", help=words.text(f"{_help}.target")),
-    base: str = typer.Option(None, "--base", help=words.text(f"{_help}.base")),
-    system: str = typer.Option(None, "--system", help=words.text(f"{_help}.system")),
+    target: str = typer.Argument(..., metavar="RUN", help=words.text(f"help.{_help}.target")),
+    base: str = typer.Option(None, "--base", help=words.text(f"help.{_help}.base")),
+    system: str = typer.Option(None, "--system", help=words.text(f"help.{_help}.system")),
     max_new_tokens: int = typer.Option(
-        200, "--max-new-tokens", min=1, help=words.text(f"{_help}.max_new_tokens")
+        200, "--max-new-tokens", min=1, help=words.text(f"help.{_help}.max_new_tokens")
     ),
 ) -> None:
     """Read messages from the terminal or a pipe, one a line, until an empty one."""

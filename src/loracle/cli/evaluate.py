@@ -14,34 +14,36 @@ if TYPE_CHECKING:
     from loracle.jobs.evaluate.subjects import Subject
     from loracle.jobs.evaluate.targets import Target
 
-_help = "help.evaluate_flags"
+_help = "evaluate_flags"
 
 
 def run(
-    target: str = typer.Argument(..., metavar="RUN", help=words.text(f"{_help}.target")),
-    data: str = typer.Option(None, "--data", help=words.text(f"{_help}.data")),
-    train_data: str = typer.Option(None, "--train-data", help=words.text(f"{_help}.train_data")),
-    base: str = typer.Option(None, "--base", help=words.text(f"{_help}.base")),
+    target: str = typer.Argument(..., metavar="RUN", help=words.text(f"help.{_help}.target")),
+    data: str = typer.Option(None, "--data", help=words.text(f"help.{_help}.data")),
+    train_data: str = typer.Option(
+        None, "--train-data", help=words.text(f"help.{_help}.train_data")
+    ),
+    base: str = typer.Option(None, "--base", help=words.text(f"help.{_help}.base")),
     merged: list[Path] = typer.Option(  # noqa: B008
         [],
         "--merged",
-        help=words.text(f"{_help}.merged"),  # noqa: B008
+        help=words.text(f"help.{_help}.merged"),  # noqa: B008
     ),
-    against: str = typer.Option(None, "--against", help=words.text(f"{_help}.against")),
-    metric: str = typer.Option(None, "--metric", help=words.text(f"{_help}.metric")),
+    against: str = typer.Option(None, "--against", help=words.text(f"help.{_help}.against")),
+    metric: str = typer.Option(None, "--metric", help=words.text(f"help.{_help}.metric")),
     max_new_tokens: int = typer.Option(
-        None, "--max-new-tokens", min=1, help=words.text(f"{_help}.max_new_tokens")
+        None, "--max-new-tokens", min=1, help=words.text(f"help.{_help}.max_new_tokens")
     ),
-    batch: int = typer.Option(None, "--batch", min=1, help=words.text(f"{_help}.batch")),
-    margin: float = typer.Option(None, "--margin", help=words.text(f"{_help}.margin")),
+    batch: int = typer.Option(None, "--batch", min=1, help=words.text(f"help.{_help}.batch")),
+    margin: float = typer.Option(None, "--margin", help=words.text(f"help.{_help}.margin")),
     max_items: int = typer.Option(
-        None, "--max-items", min=1, help=words.text(f"{_help}.max_items")
+        None, "--max-items", min=1, help=words.text(f"help.{_help}.max_items")
     ),
-    quant: str = typer.Option(None, "--quant", help=words.text(f"{_help}.quant")),
-    samples: int = typer.Option(0, "--samples", min=0, help=words.text(f"{_help}.samples")),
-    tasks: str = typer.Option(None, "--tasks", help=words.text(f"{_help}.tasks")),
-    limit: int = typer.Option(None, "--limit", min=1, help=words.text(f"{_help}.limit")),
-    out: Path = typer.Option(None, "--out", "-o", help=words.text(f"{_help}.out")),  # noqa: B008
+    quant: str = typer.Option(None, "--quant", help=words.text(f"help.{_help}.quant")),
+    samples: int = typer.Option(0, "--samples", min=0, help=words.text(f"help.{_help}.samples")),
+    tasks: str = typer.Option(None, "--tasks", help=words.text(f"help.{_help}.tasks")),
+    limit: int = typer.Option(None, "--limit", min=1, help=words.text(f"help.{_help}.limit")),
+    out: Path = typer.Option(None, "--out", "-o", help=words.text(f"help.{_help}.out")),  # noqa: B008
     as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
     form: str = typer.Option("human", "--format", help=words.text("help.format")),
     quiet: bool = typer.Option(False, "--quiet", "-q", help=words.text("help.quiet")),

@@ -11,21 +11,25 @@ from loracle.cli.output import Output
 if TYPE_CHECKING:
     from loracle.jobs.merge.deed import Merged, MergeReport
 
-_help = "help.merge_flags"
+_help = "merge_flags"
 
 
 def run(
-    target: str = typer.Argument(..., metavar="RUN", help=words.text(f"{_help}.run")),
-    base: str = typer.Option(None, "--base", help=words.text(f"{_help}.base")),
-    out: Path = typer.Option(None, "--out", "-o", help=words.text(f"{_help}.out")),  # noqa: B008
-    onto: str = typer.Option("base16", "--onto", help=words.text(f"{_help}.onto")),
-    quant: str = typer.Option(None, "--quant", help=words.text(f"{_help}.quant")),
-    no_verify: bool = typer.Option(False, "--no-verify", help=words.text(f"{_help}.no_verify")),
-    data: str = typer.Option(None, "--data", help=words.text(f"{_help}.data")),
-    prompts: int = typer.Option(32, "--prompts", min=1, help=words.text(f"{_help}.prompts")),
-    export: str = typer.Option(None, "--export", help=words.text(f"{_help}.export")),
+    target: str = typer.Argument(..., metavar="RUN", help=words.text(f"help.{_help}.run")),
+    base: str = typer.Option(None, "--base", help=words.text(f"help.{_help}.base")),
+    out: Path = typer.Option(None, "--out", "-o", help=words.text(f"help.{_help}.out")),  # noqa: B008
+    onto: str = typer.Option("base16", "--onto", help=words.text(f"help.{_help}.onto")),
+    quant: str = typer.Option(None, "--quant", help=words.text(f"help.{_help}.quant")),
+    no_verify: bool = typer.Option(
+        False, "--no-verify", help=words.text(f"help.{_help}.no_verify")
+    ),
+    data: str = typer.Option(None, "--data", help=words.text(f"help.{_help}.data")),
+    prompts: int = typer.Option(32, "--prompts", min=1, help=words.text(f"help.{_help}.prompts")),
+    export: str = typer.Option(None, "--export", help=words.text(f"help.{_help}.export")),
     converter: Path = typer.Option(  # noqa: B008
-        None, "--converter", help=words.text(f"{_help}.converter")  # noqa: B008
+        None,
+        "--converter",
+        help=words.text(f"help.{_help}.converter"),  # noqa: B008
     ),
     as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
     quiet: bool = typer.Option(False, "--quiet", "-q", help=words.text("help.quiet")),
@@ -93,6 +97,8 @@ def _show(output: Output, report: "MergeReport", *, was_4_bit: bool, asked: str)
         output.warning("merge.not_verified", reason=reason)
     else:
         output.line(output.text("merge.not_verified", reason=output.text("merge.asked")))
+    if report.same_prompts is False:
+        output.warning("merge.other_prompts")
     if was_4_bit and asked == "base16":
         output.hint("merge.onto_note")
     if report.gguf is not None:

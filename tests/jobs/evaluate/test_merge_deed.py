@@ -29,6 +29,22 @@ def test_a_merged_run_is_verified_on_its_held_out_rows(run):
     assert find_target(str(run)).merged_folders() == [run / "merged-base16"]
 
 
+def test_another_template_than_in_training_is_told(run):
+    from loracle.catalog.datasets import read_dataset
+    from loracle.jobs.train.model import load_tokenizer
+    from loracle.jobs.train.templates import prompts_hash
+
+    facts = json.loads((run / "run.json").read_text())
+    samples = read_dataset(run.parents[1] / "train.jsonl").samples
+    facts["prompts_hash"] = prompts_hash(load_tokenizer(str(run / "adapter")), samples)
+    (run / "run.json").write_text(json.dumps(facts))
+    assert merge_target(find_target(str(run)), verifies=False).same_prompts is True
+    shutil.rmtree(run / "merged-base16")
+    template = run / "adapter" / "chat_template.jinja"
+    template.write_text(template.read_text().replace("assistant", "bot"))
+    assert merge_target(find_target(str(run)), verifies=False).same_prompts is False
+
+
 def test_both_ways_are_measured_and_the_better_is_kept(base, adapter, held_out, tmp_path):
     pytest.importorskip("bitsandbytes")
     folder = make_run(

@@ -91,7 +91,7 @@ class Evaluation:
                 one.id: _subject_document(one, self.scores[one.id]) for one in self.subjects
             },
             "comparisons": {
-                pair: {metric: asdict(one) for metric, one in found.items()}
+                pair: {metric: _finite(asdict(one)) for metric, one in found.items()}
                 for pair, found in self.comparisons.items()
             },
             "equivalence": {name: asdict(one) for name, one in self.equivalences.items()},
@@ -363,6 +363,11 @@ def _digest(value: Any) -> str:
     import hashlib
 
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def _finite(document: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: one item can show no difference at all, which is null."""
+    return {key: None if value == float("inf") else value for key, value in document.items()}
 
 
 def _subject_document(subject: Subject, scores: Scores) -> dict[str, object]:

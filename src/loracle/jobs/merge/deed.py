@@ -52,6 +52,7 @@ class MergeReport:
     kept: Merged
     measured: tuple[Merged, ...]
     not_verified: tuple[int, int] | None = None  # bytes needed and free
+    same_prompts: bool | None = None  # None where the run kept no hash or its data has moved
     gguf: Path | None = None
 
     def document(self) -> dict[str, object]:
@@ -70,6 +71,7 @@ class MergeReport:
                 }
                 for one in self.measured
             ],
+            "same_prompts": self.same_prompts,
             "gguf": None if self.gguf is None else str(self.gguf),
         }
 
@@ -115,7 +117,33 @@ def merge_target(
     gguf = None
     if export == "gguf":
         gguf = export_gguf(kept.result.folder, converter)
-    return MergeReport(kept=kept, measured=tuple(made), not_verified=shortage, gguf=gguf)
+    return MergeReport(
+        kept=kept,
+        measured=tuple(made),
+        not_verified=shortage,
+        same_prompts=asks_the_same(target, kept.result.folder),
+        gguf=gguf,
+    )
+
+
+def asks_the_same(target: Target, folder: Path) -> bool | None:
+    """Whether the merged folder's tokenizer and template make the prompts of training.
+
+    A model served with another template than it was trained with loses half of its quality
+    without an error. None where the run kept no hash, or its training set cannot be read.
+    """
+    from loracle.jobs.train.model import load_tokenizer
+    from loracle.jobs.train.templates import prompts_hash
+
+    expected = target.run.read_facts().get("prompts_hash") if target.run is not None else None
+    if expected is None or target.recipe is None or target.recipe.data.train is None:
+        return None
+    data = target.recipe.data
+    try:
+        samples = read_dataset(str(data.train), format=data.format, skip_bad=True).samples
+    except LoracleError:
+        return None
+    return prompts_hash(load_tokenizer(str(folder)), samples) == expected
 
 
 def _make(
