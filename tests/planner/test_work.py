@@ -31,6 +31,20 @@ def test_packed():
     assert (work.peak_len, work.mean_len) == (2048, 2048)
 
 
+@given(st.integers(1, 10**7), st.integers(1, 10**5))
+def test_an_exact_count_stays_exact(tokens, packed):
+    """Seen on a card: 372 packed sequences became 372.00000000000006 at both ends."""
+    data = DataFacts(
+        num_samples=1,
+        tokens=Range.exact(tokens),
+        tokens_kept=Range.exact(tokens),
+        counted_by="tokenizer",
+        packed_sequences=packed,
+    )
+    work = workload(recipe(epochs=1, effective_batch=1), data, packing=True)
+    assert (work.steps.low, work.steps.high) == (packed, packed)
+
+
 def test_not_packed():
     """1,000 samples of 380 tokens on average, half of what passes through is padding."""
     work = workload(recipe(epochs=1, effective_batch=16), DATA, packing=False)

@@ -97,8 +97,12 @@ def cut_share_at(data: DataFacts, seq_len: int) -> float:
 
 def _packed_sequences(data: DataFacts, kept: Range, seq_len: int) -> Range:
     if data.packed_sequences is not None and kept.likely > 0:
-        per_token = data.packed_sequences / kept.likely
-        counted = Range(kept.low * per_token, data.packed_sequences, kept.high * per_token)
+        # Relative to the likely count, so that an exact count stays exact to the last bit.
+        counted = Range(
+            data.packed_sequences * (kept.low / kept.likely),
+            data.packed_sequences,
+            data.packed_sequences * (kept.high / kept.likely),
+        )
     else:
         counted = kept.scaled(1 / seq_len)
     return Range(math.ceil(counted.low), math.ceil(counted.likely), math.ceil(counted.high))
