@@ -158,6 +158,9 @@ def _fingerprint(row: Mapping[str, object], sources: Mapping[str, str]) -> Finge
     measured = row.get("measured_tflops")
     known = dict(sources)
     known["memory"] = known[str(row["memory_source"])]
+    for topic in ("rates", "copy", "l2"):  # a card's own source, where it has one
+        if f"{topic}_source" in row:
+            known[topic] = known[str(row[f"{topic}_source"])]
     return Fingerprint(
         id=str(row["id"]),
         name=str(row["name"]),

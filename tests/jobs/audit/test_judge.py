@@ -113,10 +113,36 @@ def test_temperature_lines(celsius, wanted):
 def test_soak_lines(late, bits, wanted):
     def change(document):
         soak = document["probes"]["soak"]["devices"]["0"]
-        soak["flops_per_s"] = {"knots": [[0, 1e14], [20, 1e14], [30, late * 1e14]]}
+        soak["flops_per_s"] = {"knots": [[0, 1.6e14], [20, 1.6e14], [30, late * 1.6e14]]}
         soak["events"] = {"repeated": [[bits, 90]]}
 
     assert status("LRA-LOAD-SOAK", change) == wanted
+
+
+@pytest.mark.parametrize(("share", "wanted"), [(0.76, "pass"), (0.74, "warn")])
+def test_steady_load_far_under_the_burst_warns(share, wanted):
+    """The burst is 167.85 TFLOP/s; a level soak that keeps too little of it hides a limit."""
+
+    def change(document):
+        soak = document["probes"]["soak"]["devices"]["0"]
+        soak["flops_per_s"] = {"knots": [[0, share * 167.85e12]]}
+
+    assert status("LRA-LOAD-SOAK", change) == wanted
+
+
+def test_a_slice_of_time_is_not_taken_for_memory_on_the_host():
+    """Seen on a shared H200: one chunk at 392 GB/s beside a median of 4 TB/s."""
+    free = 20 * 2**30
+    sliced = {
+        "free_bytes": free, "tested_bytes": free, "mismatched_words": 0,
+        "slowest_chunk_bytes_per_s": 3.9e11, "median_chunk_bytes_per_s": 4e12,
+        "slow_chunk_share": 0.01,
+    }  # fmt: skip
+    paged = sliced | {"slowest_chunk_bytes_per_s": 2e10, "slow_chunk_share": 0.4}
+    interrupted = sliced | {"slowest_chunk_bytes_per_s": 3e10, "slow_chunk_share": 0.008}
+    assert status("LRA-MEM-PATTERN", probe("pattern", sliced)) == "pass"
+    assert status("LRA-MEM-PATTERN", probe("pattern", interrupted)) == "pass"
+    assert status("LRA-MEM-PATTERN", probe("pattern", paged)) == "fail"
 
 
 def test_event_bits_are_masks_not_values():

@@ -85,10 +85,10 @@ def test_every_probe_runs_and_is_recorded(dressed, tmp_path):
         seen = observe(recorder, Options(idle_seconds=0, soak_seconds=8, disk_folder=str(tmp_path)))
     (card,) = seen.cards
     assert card.timing is not None
-    assert len(card.timing.durations_us) == 1000
+    assert len(card.timing.durations_us) >= 1000
     assert card.gemm is not None
     assert card.gemm.mismatches == 0
-    assert len(card.gemm.repeats) == 2
+    assert len(card.gemm.repeats) >= 2
     assert card.pattern is not None
     assert card.pattern.mismatched_words == 0
     assert card.pattern.tested_bytes >= 0.9 * card.pattern.free_bytes

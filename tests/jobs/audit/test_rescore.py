@@ -1,5 +1,6 @@
 """The measured card in the plan's place: what moves, what stays, on figures worked out by hand."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -46,6 +47,14 @@ def test_the_matrix_rate_is_the_burst_times_what_the_soak_kept():
     assert found.bandwidth_bytes_per_s == GPU.bandwidth_bytes_per_s
 
 
+def test_a_power_limit_bites_at_once_and_still_counts():
+    """Burst as the catalog says, steady load at 0.7 of it from the start: 0.7 / 0.83 is kept."""
+    seconds = tuple(float(at) for at in range(1, 181))
+    capped = replace(card(), soak=Soak(seconds=seconds, flops_per_s=(0.7 * RATE,) * 180))
+    found = measured_gpu(GPU, capped)
+    assert found.gemm_flops_per_s["bfloat16"] == pytest.approx(0.7 / 0.83 * RATE)
+
+
 def test_bandwidth_can_only_be_taken_away():
     """0.85 of the sheet is what a good 4090 copies; half of that is half the bandwidth."""
     good = 0.85 * GPU.bandwidth_bytes_per_s
@@ -86,8 +95,6 @@ def test_the_slowest_card_sets_the_pace(plan):
 
 
 def test_cost_follows_the_offer(plan):
-    from dataclasses import replace
-
     from loracle.estimate.money import job_cost
 
     offer = Offer(

@@ -233,7 +233,11 @@ def _probes(card: Fingerprint, num_gpus: int) -> dict[str, Any]:
     if num_gpus > 1:
         probes["together"] = {
             "devices": {
-                index: {"repeats": [round(0.985 * gemm_rate(card))], "dtype": card.dtype}
+                index: {
+                    "repeats": [round(0.935 * gemm_rate(card))],
+                    "alone": round(0.95 * gemm_rate(card)),
+                    "dtype": card.dtype,
+                }
                 for index in indices
             }
         }

@@ -208,12 +208,8 @@ class Live:
 
     def _gemm(self, device: int, dtype: str) -> dict[str, Any]:
         main = dtype == self._dtypes[device]
-        return work.gemm(
-            self._ordinals[device],
-            dtype,
-            seconds=max(0.3, (3.0 if main else 0.5) * self._pace),
-            warm_seconds=max(0.5, (4.0 if main else 0.5) * self._pace),
-        )
+        bursts = max(2, round((8 if main else 3) * self._pace))
+        return work.gemm(self._ordinals[device], dtype, bursts=bursts)
 
     def _bandwidth(self, device: int) -> dict[str, Any]:
         return work.bandwidth(self._ordinals[device], seconds=max(0.3, 1.5 * self._pace))
@@ -234,7 +230,7 @@ class Live:
         return pattern.pattern(self._ordinals[device], shared=shared)
 
     def _together(self) -> dict[str, Any]:
-        return soak.together(self._ordinals, self._dtypes, seconds=3.0)
+        return soak.together(self._ordinals, self._dtypes, seconds=max(0.75, 3.0 * self._pace))
 
     def _soak(self, seconds: float) -> dict[str, Any]:
         limits = {

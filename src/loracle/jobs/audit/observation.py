@@ -54,6 +54,7 @@ class Rates:
     dtype: str = ""
     size: int | None = None
     mismatches: int | None = None  # results that differ between equal products
+    alone: float | None = None  # the same card's steady rate while the others rest
 
     @property
     def best(self) -> float:
@@ -80,6 +81,7 @@ class Pattern:
     mismatched_words: int
     slowest_chunk_bytes_per_s: float | None = None
     median_chunk_bytes_per_s: float | None = None
+    slow_chunk_share: float = 0.0  # of the chunks, under a tenth of the median
     stopped: str | None = None  # OutOfMemory, Timeout
 
 

@@ -294,6 +294,7 @@ def _rates(answer: Mapping[str, Any] | None) -> Rates | None:
         dtype=str(answer.get("dtype", "")),
         size=answer.get("size"),
         mismatches=answer.get("mismatches"),
+        alone=answer.get("alone"),
     )
 
 

@@ -20,7 +20,7 @@ from loracle.estimate.speed import estimate_speed
 from loracle.estimate.storage import checkpoint_bytes, download_bytes, merged_bytes
 from loracle.jobs.audit.judges.case import Needs
 from loracle.jobs.audit.judges.load import early_and_late
-from loracle.jobs.audit.judges.thresholds import DEFAULT_COPY_SHARE
+from loracle.jobs.audit.judges.thresholds import DEFAULT_COPY_SHARE, STEADY_TYPICAL
 from loracle.jobs.audit.observation import Card
 
 SCALED_PHASES = ("train", "evaluate", "restarts")
@@ -61,13 +61,18 @@ def gpu_ids(card: Card) -> tuple[str, ...]:
 def measured_gpu(gpu: Gpu, card: Card) -> Gpu | None:
     """The catalog's card with this one's matrix rate and bandwidth; None if neither was measured.
 
-    The matrix rate is the burst times what the soak kept of it. Bandwidth can only be taken
-    away: a copy faster than the published share does not make the card better than its sheet.
+    The matrix rate is the burst times what the soak kept of it, and what steady load keeps of a
+    burst below what a healthy card does (a power limit bites at once, so the soak's early part
+    does not know of it). Bandwidth can only be taken away: a copy faster than the published share
+    does not make the card better than its sheet.
     """
     if card.gemm is None:
         return None
     kept = early_and_late(card.soak) if card.soak else None
-    rate = card.gemm.best * (min(1.0, kept[1] / kept[0]) if kept else 1.0)
+    rate = card.gemm.best
+    if kept:
+        rate *= min(1.0, kept[1] / kept[0])
+        rate *= min(1.0, kept[0] / (STEADY_TYPICAL * card.gemm.best))
     bandwidth = gpu.bandwidth_bytes_per_s
     if card.bandwidth is not None:
         known = by_device_id(card.device_id) or by_driver_name(card.name, card.total_bytes)

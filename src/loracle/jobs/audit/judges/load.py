@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterator
 
 from loracle.domain.audit import Check, Fingerprint
+from loracle.domain.plan import Hint
 from loracle.jobs.audit.judges import thresholds as limit
 from loracle.jobs.audit.judges.case import Case, say, skipped, unknown
 from loracle.jobs.audit.observation import Card, Series, Soak
@@ -178,8 +179,9 @@ def _drop(card: Card) -> Check:
         return unknown(code, GROUP, card, ("soak",), card.refusals)
     share = rates[1] / rates[0]
     hot = _share_of(soak.events, limit.THERMAL | limit.POWER_BRAKE) >= limit.THERMAL_SHARE
+    steady = rates[1] / card.gemm.best if card.gemm else 1.0
     if share >= limit.SOAK_PASS:
-        status = "pass"
+        status = "pass" if steady >= limit.STEADY_SHARE else "warn"
     elif share < limit.SOAK_HARD or (share < limit.SOAK_WARN and hot):
         status = "fail"
     else:
@@ -189,11 +191,17 @@ def _drop(card: Card) -> Check:
         found=say("found.soak", early_flops_per_s=rates[0], late_flops_per_s=rates[1], share=share,
                   soak_seconds=soak.seconds[-1]),
         expected=say("expected.share_at_least", share=limit.SOAK_PASS),
-        means=None if status == "pass" else say(
-            "means.soak_drop", loss_share=1 - share, longer_share=1 / share - 1
-        ),
+        means=_why_steady_is_low(status, share, steady),
         source="audit.source.soak", repeat="loracle audit --soak 10min",
     )  # fmt: skip
+
+
+def _why_steady_is_low(status: str, share: float, steady: float) -> Hint | None:
+    if status == "pass":
+        return None
+    if share >= limit.SOAK_PASS:
+        return say("means.low_steady", share=steady)
+    return say("means.soak_drop", loss_share=1 - share, longer_share=1 / share - 1)
 
 
 def _thermal(card: Card) -> Check:

@@ -234,9 +234,9 @@ def _together(card: Card, case: Case) -> Check:
     code = "LRA-SHARE-TOGETHER"
     if len(case.seen.cards) < 2:
         return skipped(code, GROUP, card, "one_card")
-    if card.together is None or card.gemm is None:
-        return unknown(code, GROUP, card, ("together", "gemm"), card.refusals)
-    share = card.together.best / card.gemm.best
+    if card.together is None or not card.together.alone:
+        return unknown(code, GROUP, card, ("together",), card.refusals)
+    share = card.together.best / card.together.alone
     status = (
         "pass" if share >= limit.TOGETHER_PASS
         else "warn" if share >= limit.TOGETHER_FAIL else "fail"

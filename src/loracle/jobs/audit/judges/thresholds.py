@@ -40,6 +40,8 @@ HALF_RATIO = (0.8, 1.25)  # bf16 over fp16 on Ampere and newer
 FP64_TOLERANCE, FP64_OTHER_CLASS = 0.25, 2.5
 
 SOAK_PASS, SOAK_WARN, SOAK_HARD = 0.95, 0.90, 0.85
+# steady over burst: the lowest healthy card known is an H200 with 0.835 (own, 2026-11-30)
+STEADY_SHARE, STEADY_TYPICAL = 0.75, 0.83
 EARLY_FROM, EARLY_TO, LATE_SECONDS = 5.0, 15.0, 60.0
 THERMAL_SHARE, THERMAL_RUN = 0.05, 3  # of samples; in a row
 CELSIUS_PASS, CELSIUS_FAIL = 80.0, 88.0  # stas00: under 80 is fine
@@ -58,7 +60,8 @@ FATAL_XIDS = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120})
 
 PATTERN_SHARE = 0.90  # of free memory
 USABLE_PASS, USABLE_WARN = 0.90, 0.80  # of total
-CHUNK_SHARE = 0.1  # of the card's bandwidth: slower chunks live on the host
+LINK_SPEED = 80e9  # no card's own memory is this slow, no link to the host this fast
+SLOW_CHUNKS = 0.05  # of the chunks
 
 CORES_PASS, CORES_WARN = 8, 4  # B-R2: 8 a card
 RAM_PASS, RAM_WARN = 32 * GB, 16 * GB  # B-R2: 32 GB a card

@@ -47,8 +47,17 @@ def pattern(
         "mismatched_words": wrong,
         "slowest_chunk_bytes_per_s": min(rates, default=None),
         "median_chunk_bytes_per_s": statistics.median(rates) if rates else None,
+        "slow_chunk_share": _slow_share(rates),
         "stopped": stopped,
     }
+
+
+def _slow_share(rates: list[float]) -> float:
+    """Share of the chunks that moved at under a tenth of the median."""
+    if not rates:
+        return 0.0
+    line = 0.1 * statistics.median(rates)
+    return sum(rate < line for rate in rates) / len(rates)
 
 
 def _take(device: int, words: int, wanted: int) -> tuple[Any, Any, list[Any], bool]:
@@ -63,6 +72,7 @@ def _take(device: int, words: int, wanted: int) -> tuple[Any, Any, list[Any], bo
         try:
             chunks.append(torch.empty(words, dtype=torch.int64, device=place))
         except torch.cuda.OutOfMemoryError:
+            del chunks[-1:]  # room for what counting needs
             return check, differs, chunks, True
     return check, differs, chunks, False
 

@@ -137,22 +137,33 @@ def _reason(
 
 
 def together(cards: Mapping[int, int], dtypes: Mapping[int, str], seconds: float) -> dict[str, Any]:
-    """Each card's rate over a few seconds while all of them work."""
+    """Each card's steady rate alone, one after the other, and then while all of them work."""
+    alone = {index: _steady([index], cards, dtypes, seconds)[index] for index in cards}
+    all_at_once = _steady(list(cards), cards, dtypes, seconds)
+    return {
+        "devices": {
+            str(index): {
+                "repeats": [all_at_once[index]], "alone": alone[index], "dtype": dtypes[index]
+            }
+            for index in cards
+        }
+    }  # fmt: skip
+
+
+def _steady(
+    chosen: list[int], cards: Mapping[int, int], dtypes: Mapping[int, str], seconds: float
+) -> dict[int, float]:
+    """Rates of some cards over so many seconds, after one and a half to settle."""
     halt = threading.Event()
-    workers = {index: _Worker(cards[index], dtypes[index], halt) for index in cards}
+    workers = {index: _Worker(cards[index], dtypes[index], halt) for index in chosen}
     for worker in workers.values():
         worker.start()
     try:
-        time.sleep(2.0)
+        time.sleep(1.5)
         marks = {index: worker.mark for index, worker in workers.items()}
         time.sleep(seconds)
-        rates = {index: worker.rate_since(marks[index]) for index, worker in workers.items()}
+        return {index: worker.rate_since(marks[index]) for index, worker in workers.items()}
     finally:
         halt.set()
         for worker in workers.values():
             worker.join(timeout=5)
-    return {
-        "devices": {
-            str(index): {"repeats": [rates[index]], "dtype": dtypes[index]} for index in cards
-        }
-    }
