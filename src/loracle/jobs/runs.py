@@ -201,10 +201,13 @@ def process_start(pid: int) -> int | None:
     return None if fields[0] == "Z" else int(fields[19])
 
 
-def write_status(run: RunFolder, **values: object) -> None:
-    """Replace `status.json` by its old values with these on top, stamped with the time."""
+def write_status(run: RunFolder, *, flush: bool = True, **values: object) -> None:
+    """Replace `status.json` by its old values with these on top, stamped with the time.
+
+    Without `flush` a power cut may undo it: good enough for the step that a run is at.
+    """
     status = run.status() | values | {"updated": now()}
-    write_json(run.status_file, status)
+    write_json(run.status_file, status, flush=flush)
 
 
 def append_event(run: RunFolder, event: str, **values: object) -> dict[str, object]:
@@ -236,19 +239,20 @@ def read_json(path: Path) -> dict[str, object]:
     return document
 
 
-def write_json(path: Path, document: Mapping[str, object]) -> None:
+def write_json(path: Path, document: Mapping[str, object], *, flush: bool = True) -> None:
     """Replace a file by a JSON document, whole or not at all."""
     text = json.dumps(document, ensure_ascii=False, indent=1, default=str) + "\n"
-    write_whole(path, text.encode())
+    write_whole(path, text.encode(), flush=flush)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, *, flush: bool = True) -> None:
     """Write beside, flush to the disk, rename: a reader or a crash sees the old or the new."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with beside.open("wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        if flush:
+            file.flush()
+            os.fsync(file.fileno())
     beside.replace(path)
 
 

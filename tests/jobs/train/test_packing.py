@@ -87,3 +87,44 @@ def test_the_flat_layout_gives_bounds_and_pads_nothing():
     assert batch["cu_seq_lens_q"].dtype == torch.int32
     assert batch["max_length_q"] == 12
     assert batch["position_ids"][0, :9].tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1]
+
+
+def test_the_varlen_kernel_gets_its_documents_through_a_real_model(model, monkeypatch):
+    """On a CPU, with the kernel's contract in its place: (tokens, heads, dim), causal by bounds."""
+    from loracle.jobs.train import attention
+
+    called = []
+
+    def contract(query, key, value, bounds, bounds_k, longest, longest_k, *, scale, window_size,
+                 enable_gqa=False):  # fmt: skip
+        called.append((longest, window_size, enable_gqa))
+        assert query.shape[0] == key.shape[0] == int(bounds[-1])
+        assert torch.equal(bounds, bounds_k)
+        groups = query.shape[1] // key.shape[1]
+        parts = (bounds[1:] - bounds[:-1]).tolist()
+        documents = zip(*(one.split(parts) for one in (query, key, value)), strict=True)
+        return torch.cat([attention._sdpa(*one, groups) for one in documents])
+
+    documents, row = rows()
+    batch = Collator(0, flat=True)([row])
+    inputs = {key: value for key, value in batch.items() if key != "labels"}
+    model.set_attn_implementation("sdpa")
+    alone = [logits_of(model, input_ids=torch.tensor([one]))[0] for one in documents]
+    monkeypatch.setattr(attention, "_varlen", lambda: contract)
+    model.set_attn_implementation(attention.register())
+    try:
+        packed = logits_of(model, **inputs)[0]
+        plain = logits_of(model, input_ids=torch.tensor([documents[1]]))[0]
+    finally:
+        model.set_attn_implementation("sdpa")
+    assert called == [(12, (-1, 0), True)] * 2  # once a layer; none where no bounds are given
+    assert torch.allclose(packed, torch.cat(alone), rtol=0, atol=1e-6)
+    assert torch.allclose(plain, alone[1], rtol=0, atol=1e-6)
+
+
+def test_the_kernel_is_left_alone_without_a_card_and_with_softcaps():
+    from loracle.jobs.train import attention
+
+    assert not attention.usable(torch.device("cpu"), torch.bfloat16, softcapped=False)
+    assert not attention.usable(torch.device("cuda"), torch.bfloat16, softcapped=True)
+    assert not attention.usable(torch.device("cuda"), torch.float32, softcapped=False)

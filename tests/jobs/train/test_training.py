@@ -421,3 +421,30 @@ def test_a_random_state_that_these_versions_cannot_read_is_left_out_and_said(mak
     checkpoints.finish(written, run.checkpoints, step, recipe_hash="", world_size=1)
     assert train_run(run, resume=True).state == "finished"
     assert [event["event"] for event in run.events("rng_lost")] == ["rng_lost"]
+
+
+def test_the_evaluation_loss_counts_every_token_once(reference, place):
+    """Trainer's own is a mean of batch means: wrong where answers differ in length."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from loracle.catalog.datasets import read_dataset
+    from loracle.jobs.train.templates import IGNORED, encode
+
+    step = [event["step"] for event in reference.events("evaluated")][-1]
+    folder = reference.checkpoints / f"step-{step:06d}"
+    base = AutoModelForCausalLM.from_pretrained(place / "model")
+    model = PeftModel.from_pretrained(base, folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(place / "model")
+    total = count = 0
+    for sample in read_dataset(place / "eval.jsonl").samples:
+        encoded = encode(tokenizer, sample)
+        labels = torch.tensor(encoded.labels[1:])
+        with torch.no_grad():
+            logits = model(torch.tensor([encoded.input_ids])).logits[0, :-1]
+        total += torch.nn.functional.cross_entropy(
+            logits, labels, ignore_index=IGNORED, reduction="sum"
+        ).item()
+        count += int((labels != IGNORED).sum())
+    reported = [event["eval_loss"] for event in reference.events("evaluated")][-1]
+    assert reported == pytest.approx(total / count, rel=1e-5)

@@ -106,7 +106,9 @@ class Pulse(TrainerCallback):
             return
         alarms = self.watch.look(reading)
         append_event(self.run, "step", **event)
-        write_status(self.run, step=state.global_step, spent=str(event.get("spent") or "0"))
+        write_status(
+            self.run, flush=False, step=state.global_step, spent=str(event.get("spent") or "0")
+        )
         self._on_step(event)
         for alarm in alarms:
             self._raise(alarm, state.global_step)

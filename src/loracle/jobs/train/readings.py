@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -50,7 +50,13 @@ class CardWatcher:
 
         self._nvml: Any = pynvml
         pynvml.nvmlInit()
-        self._card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+        name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+        self._card = pynvml.nvmlDeviceGetHandleByUUID(name)
+        self._reasons: Callable[[Any], int] = getattr(
+            pynvml,
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            pynvml.nvmlDeviceGetCurrentClocksThrottleReasons,  # its name before driver 535
+        )
         self._ecc_before = self._ecc()
         self._events = self._xid_events()
         self._lock = threading.Lock()
@@ -98,7 +104,7 @@ class CardWatcher:
             clock = nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)
             into.clock.append(clock * 1e6)
         with _where_supported(nvml):
-            into.reasons.append(nvml.nvmlDeviceGetCurrentClocksEventReasons(card))
+            into.reasons.append(self._reasons(card))
         with _where_supported(nvml):
             into.used_bytes = int(nvml.nvmlDeviceGetMemoryInfo(card).used)
         with _where_supported(nvml):

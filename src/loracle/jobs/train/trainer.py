@@ -91,6 +91,7 @@ class LoracleTrainer(SFTTrainer):
         self._collator = collator
         self._rng_of_step: dict[str, Any] | None = None
         self._tokens, self._data_seconds = 0, 0.0
+        self._eval_loss = torch.zeros(2, dtype=torch.float64, device=self.args.device)
 
     def compute_loss(  # type: ignore[override]
         self,
@@ -108,6 +109,8 @@ class LoracleTrainer(SFTTrainer):
             total = -model(**inputs, use_cache=False, fused_lm_head=True).log_probs.sum()
         else:
             total = _loss_of_labelled(model, inputs, labels)
+        if not self.model.training:
+            self._eval_loss += torch.stack([total.detach().double(), torch.as_tensor(count)])
         loss = total / torch.as_tensor(count).clamp(min=1)
         if self.args.average_tokens_across_devices and num_items_in_batch is not None:
             loss = loss * self.accelerator.num_processes  # DDP averages what must be summed
@@ -150,6 +153,16 @@ class LoracleTrainer(SFTTrainer):
         finally:
             set_rng_states(states)
         raise Interrupted("out_of_memory", "evaluation")
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Trainer's, with the loss over all tokens: its own is a mean of the batches' means."""
+        self._eval_loss.zero_()
+        output = super().evaluation_loop(*args, **kwargs)
+        total, count = self.accelerator.reduce(self._eval_loss).tolist()
+        name = f"{kwargs.get('metric_key_prefix', 'eval')}_loss"
+        if count and name in output.metrics:
+            output.metrics[name] = total / count
+        return output
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Trainer's own: TRL would add the metrics that are not computed here."""
