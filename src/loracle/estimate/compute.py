@@ -300,7 +300,7 @@ class _Step:
         width = shape.head_dim
         moved = 2.0 * self.tokens * width * (2 * heads + 2 * shape.num_kv_heads)
         old = self.stack.transformers_4 or setup.attention == "flash_attention_2"
-        name = "masked" if masked else "flash" if old or self.stack.fused else "sdpa"
+        name = "masked" if masked else "flash" if old else "sdpa"
         self._twice("attention", name, 4 * pairs * width, moved, dims, layers)
         self._add("attention", name, "backward", 10 * pairs * width, 2 * moved, dims,
                   layers, 3)  # fmt: skip

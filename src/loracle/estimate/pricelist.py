@@ -13,6 +13,8 @@ from loracle.domain.trace import Op
 from loracle.estimate.rates import RATES, Rates, architecture
 from loracle.estimate.stacks import PLAIN, Stack
 
+MULTIPLIES = ("gemm", "attention")  # kinds whose work is counted in FLOPs
+
 # Tiles of a matrix product (rows, columns) and their cost: elements, and how much slower a small
 # tile is than a large one, whose operands are read once for more products.
 TILES = ((256, 128, 32768.0), (128, 128, 16384 * 1.06), (128, 64, 8192 * 1.2), (64, 64, 4096 * 1.5))
@@ -25,7 +27,7 @@ class Bill:
     by_kind: dict[str, float]
     card: dict[str, float]  # by phase
     host: dict[str, float]  # by phase
-    by_bandwidth: float = 0.0  # seconds of the card that memory limits
+    work: dict[str, float]  # FLOPs of products and attention, bytes of the rest, by kind
 
     @property
     def card_seconds(self) -> float:
@@ -109,6 +111,7 @@ class PriceList:
         by_kind: dict[str, float] = {}
         card: dict[str, float] = {}
         host: dict[str, float] = {}
+        work: dict[str, float] = {}
         last: Op | None = None
         once = 0.0
         for op in ops:
@@ -120,9 +123,11 @@ class PriceList:
             took = once * op.count
             by_kind[op.kind] = by_kind.get(op.kind, 0.0) + took
             card[op.phase] = card.get(op.phase, 0.0) + took
+            amount = op.flops if op.kind in MULTIPLIES else op.bytes
+            work[op.kind] = work.get(op.kind, 0.0) + amount * op.count
             launch = self.launch_dequant if op.kind == "dequant" else self.launch[op.phase]
             host[op.phase] = host.get(op.phase, 0.0) + op.launches * op.count * launch
-        return Bill(by_kind, card, host)
+        return Bill(by_kind, card, host, work)
 
 
 def _together(first: float, second: float) -> float:

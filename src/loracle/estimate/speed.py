@@ -17,11 +17,12 @@ from loracle.domain.setup import TrainingSetup
 from loracle.domain.trace import Op
 from loracle.estimate.compute import step_ops
 from loracle.estimate.network import Traffic, traffic
-from loracle.estimate.pricelist import Bill, PriceList
+from loracle.estimate.pricelist import MULTIPLIES, Bill, PriceList
 from loracle.estimate.rates import RATES, Rates
 from loracle.estimate.spread import spread_of
 from loracle.estimate.stacks import Stack, stack_of
 
+_SOURCE = "benchmarks/speed/h200_microbench.json; published runs, card held out"
 _FORMULA = {
     "gemm": "sum of max(FLOPs / (share x best matrix rate), bytes / bandwidth) + ramp",
     "attention": "FLOPs / (share x best matrix rate)",
@@ -88,7 +89,13 @@ def _terms(bill: Bill, moved: Traffic, setup: TrainingSetup, rates: Rates) -> tu
     waits_for_cpu = micro - busy - waits_for_link
     last = _optimizer(setup, card.get("optimizer", 0.0), host.get("optimizer", 0.0))
     rows = [
-        Term(f"speed.{kind}", took, _FORMULA.get(kind, _FORMULA["elementwise"]))
+        Term(
+            f"speed.{kind}",
+            took,
+            _FORMULA.get(kind, _FORMULA["elementwise"]),
+            {"flops" if kind in MULTIPLIES else "bytes": bill.work[kind]},
+            _SOURCE,
+        )
         for kind, took in bill.by_kind.items()
         if kind != "optimizer"
     ]
@@ -127,8 +134,8 @@ def _bound(bill: Bill, terms: tuple[Term, ...]) -> str:
         return "link"
     if _share(terms, "speed.launch") > 0.25:
         return "launch"
-    streaming = sum(bill.by_kind.get(kind, 0.0) for kind in ("elementwise", "dequant", "loss"))
-    return "bandwidth" if streaming > bill.card_seconds / 2 else "compute"
+    multiplying = sum(bill.by_kind.get(kind, 0.0) for kind in MULTIPLIES)
+    return "compute" if multiplying >= bill.card_seconds / 2 else "bandwidth"
 
 
 def _share(terms: tuple[Term, ...], name: str) -> float:
