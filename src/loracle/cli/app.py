@@ -7,9 +7,10 @@ become one line each and an exit code here, and nowhere else.
 
 import sys
 from importlib import import_module
+from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from loracle import __version__, words
 from loracle.errors import LoracleError
@@ -39,7 +40,16 @@ COMMANDS: dict[str, str] = {
 
 
 class _Commands(TyperGroup):
-    """A group that imports a command's file when it is called, or listed for help."""
+    """A group that imports a command's file when it is called; its help needs none of them."""
+
+    _listing = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
 
     def list_commands(self, ctx: object) -> list[str]:
         return list(COMMANDS)
@@ -49,6 +59,8 @@ class _Commands(TyperGroup):
         name = cmd_name.replace("_", "-")
         if name not in COMMANDS:
             return None
+        if self._listing:
+            return TyperCommand(name=name, help=words.text(f"help.{name}"))
         module = import_module(f"loracle.cli.{COMMANDS[name]}")
         if hasattr(module, "app"):
             command = typer.main.get_command(module.app)
@@ -103,8 +115,11 @@ def _lift_language(arguments: list[str]) -> list[str]:
 
 def main() -> None:
     """Entry point: run a command, turn errors of the tree into a line and an exit code."""
+    import gc
+
     from loracle.cli.output import Output
 
+    gc.set_threshold(50_000, 20, 20)  # imports make objects that stay: collecting early is in vain
     arguments = _lift_language(sys.argv[1:])
     mode = "json" if "--json" in arguments else "human"
     try:

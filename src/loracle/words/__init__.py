@@ -39,15 +39,15 @@ def detect_language() -> str:
 def messages(language: str) -> dict[str, str]:
     """Every message of one language, by id."""
     found: dict[str, str] = {}
-    for path in sorted((Path(__file__).parent / language).glob("*.toml")):
-        _flatten(tomllib.loads(path.read_text("utf-8")), "", found)
+    for area in _areas(language):
+        found |= _area(language, area)
     return found
 
 
 def text(message: str, language: str | None = None, /, **values: object) -> str:
     """The sentence for a message id with its values put in; the id itself where unknown."""
     chosen = language or detect_language()
-    sentence = messages(chosen).get(message) or messages("en").get(message)
+    sentence = _find(message, chosen) or _find(message, "en")
     if sentence is None:
         return message + (f" {values}" if values else "")
     return sentence.format(**values) if values else sentence
@@ -55,7 +55,38 @@ def text(message: str, language: str | None = None, /, **values: object) -> str:
 
 def has(message: str) -> bool:
     """Whether English knows this message id."""
-    return message in messages("en")
+    return _find(message, "en") is not None
+
+
+@cache
+def _areas(language: str) -> tuple[str, ...]:
+    folder = Path(__file__).parent / language
+    return tuple(sorted(path.stem for path in folder.glob("*.toml")))
+
+
+@cache
+def _area(language: str, area: str) -> dict[str, str]:
+    """The messages of one file. A command needs three or four of some twenty."""
+    _loaded.setdefault(language, []).append(area)
+    found: dict[str, str] = {}
+    path = Path(__file__).parent / language / f"{area}.toml"
+    _flatten(tomllib.loads(path.read_text("utf-8")), "", found)
+    return found
+
+
+_loaded: dict[str, list[str]] = {}
+
+
+def _find(message: str, language: str) -> str | None:
+    """Look where the id points (`help.plan`: plan), then in files already read, then in all."""
+    areas = _areas(language)
+    words_of_id = message.replace("-", "_").split(".")
+    pointed = [area for area in areas if any(word.split("_")[0] == area for word in words_of_id)]
+    for area in dict.fromkeys((*pointed, *_loaded.get(language, ()), "core", *areas)):
+        sentence = _area(language, area).get(message)
+        if sentence is not None:
+            return sentence
+    return None
 
 
 def _flatten(table: dict[str, object], prefix: str, into: dict[str, str]) -> None:
