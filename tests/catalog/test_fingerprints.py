@@ -105,3 +105,15 @@ def test_every_card_is_found_by_its_names(card):
 def test_memory_decides_between_cards_of_one_name():
     assert by_driver_name("NVIDIA GeForce RTX 3080", 10240 * MIB).id == "rtx-3080-10gb"
     assert by_driver_name("NVIDIA GeForce RTX 3080", 12288 * MIB).id == "rtx-3080-12gb"
+
+
+def test_own_figures_have_a_date_a_command_and_pass_their_own_card():
+    measured = [card for card in TABLE if card.own]
+    assert [card.id for card in measured] == ["h200-141gb-sxm"]
+    for card in measured:
+        assert card.own["date"]
+        assert card.own["command"]
+        low, high = card.fp64_flops_per_s
+        assert 0.75 * low < card.own["fp64_tflops"] * 1e12 < 1.25 * high
+        share = card.own["copy_gb_per_s"] * 1e9 / card.bandwidth_bytes_per_s
+        assert share == pytest.approx(card.copy_share, abs=0.01)

@@ -192,6 +192,7 @@ def _fingerprint(row: Mapping[str, object], sources: Mapping[str, str]) -> Finge
         ),
         gpu_ids=_texts(row["gpus"]) if "gpus" in row else (str(row["id"]),),
         note=str(row.get("note", "")),
+        own=_mapping(row.get("own", {})),
         sources=known,
     )
 
@@ -199,6 +200,11 @@ def _fingerprint(row: Mapping[str, object], sources: Mapping[str, str]) -> Finge
 def _texts(value: object) -> tuple[str, ...]:
     assert isinstance(value, Iterable)
     return tuple(str(one) for one in value)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    assert isinstance(value, Mapping)
+    return value
 
 
 def _sizes(value: object) -> tuple[int, ...]:

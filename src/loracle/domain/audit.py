@@ -55,6 +55,7 @@ class Fingerprint:
     nvlink_bytes_per_s: float | None = None  # one way, all links
     gpu_ids: tuple[str, ...] = ()  # rows of the card catalog that it may be
     note: str = ""
+    own: Mapping[str, object] = field(default_factory=dict)  # our figures, units in the names
     sources: Mapping[str, str] = field(default_factory=dict)  # topic -> citation
 
     @property
