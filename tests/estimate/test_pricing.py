@@ -94,3 +94,8 @@ def test_the_evaluation_pass_is_no_part_of_a_step():
     more = (*step_ops(SETUP), gemm(8192, 8192, 8192, phase="evaluation", count=1000))
     alone, both = (price_trace(trace_of(ops), SETUP, CARD) for ops in (step_ops(SETUP), more))
     assert alone.step_seconds == both.step_seconds
+
+
+def test_a_phase_that_is_new_here_is_priced_as_python():
+    trace = trace_of((*step_ops(SETUP), op("copy", 0, 1e6, (1000,), phase="batch")))
+    assert price_trace(trace, SETUP, CARD).step_seconds.likely > 0

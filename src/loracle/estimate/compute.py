@@ -198,20 +198,35 @@ class _Step:
         shape = self.shape
         if not shape.num_experts:
             return
-        rows = max(1, self.tokens * shape.experts_per_token // shape.num_experts)
         hidden, inner = shape.hidden_size, shape.expert_intermediate_size
-        runs = shape.num_experts * shape.num_moe_layers
         up = 2 if shape.mlp_gated else 1
-        self._gemm("experts.up", rows, up * inner, hidden, runs)
-        self._gemm("experts.down", rows, hidden, inner, runs)
+        for name, n, k in (("up", up * inner, hidden), ("down", hidden, inner)):
+            self._expert_product(f"experts.{name}", n, k)
+        each = 1
         if self.stack.transformers_4:
-            self._dequant("experts", (up + 1) * hidden * inner, runs)
+            params = (up + 1) * hidden * inner
+            self._dequant("experts", params, shape.num_experts * shape.num_moe_layers)
+            each = shape.num_experts  # a loop over experts gathers and scatters for each
         routed = self.tokens * shape.experts_per_token
         moved = routed * (12.0 * hidden + 10.0 * inner)
         self._twice("elementwise", "experts", 0.0, moved, (routed, hidden),
-                    shape.num_moe_layers, 4 + 2 * shape.num_experts)  # fmt: skip
+                    shape.num_moe_layers, 12 + 2 * each)  # fmt: skip
         self._add("elementwise", "experts", "backward", 0.0, 1.5 * moved, (routed, hidden),
-                  shape.num_moe_layers, 6 + 2 * shape.num_experts)  # fmt: skip
+                  shape.num_moe_layers, 18 + 2 * each)  # fmt: skip
+
+    def _expert_product(self, name: str, n: int, k: int) -> None:
+        """One product an expert in transformers 4, one grouped product a layer in 5."""
+        shape = self.shape
+        routed = self.tokens * shape.experts_per_token
+        if self.stack.transformers_4:
+            rows = max(1, routed // shape.num_experts)
+            self._gemm(name, rows, n, k, shape.num_experts * shape.num_moe_layers)
+            return
+        flops = 2.0 * routed * n * k
+        moved = 2.0 * (routed * (n + k) + shape.num_experts * n * k)
+        self._twice("gemm", name, flops, moved, (routed, n, k), shape.num_moe_layers)
+        for _ in range(2 if self.full else 1):
+            self._backward("gemm", name, flops, moved, (routed, k, n), shape.num_moe_layers)
 
     def _between(self) -> None:
         """Norms, residuals, rotary embedding, activation: what only streams memory."""

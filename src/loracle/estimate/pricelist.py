@@ -125,7 +125,11 @@ class PriceList:
             card[op.phase] = card.get(op.phase, 0.0) + took
             amount = op.flops if op.kind in MULTIPLIES else op.bytes
             work[op.kind] = work.get(op.kind, 0.0) + amount * op.count
-            launch = self.launch_dequant if op.kind == "dequant" else self.launch[op.phase]
+            launch = (
+                self.launch_dequant
+                if op.kind == "dequant"
+                else self.launch.get(op.phase, self.launch["forward"])
+            )
             host[op.phase] = host.get(op.phase, 0.0) + op.launches * op.count * launch
         return Bill(by_kind, card, host, work)
 

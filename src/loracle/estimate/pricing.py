@@ -13,6 +13,9 @@ from loracle.estimate.compute import step_ops
 from loracle.estimate.rates import RATES, Rates
 from loracle.estimate.speed import speed_of_ops
 
+# Evaluation happens between steps, loading before them; the optimizer is priced by the formula.
+NO_PART_OF_A_STEP = ("load", "evaluation", "optimizer")
+
 
 def price_trace(
     trace: Trace,
@@ -28,10 +31,6 @@ def price_trace(
     the formula's list: the optimizer, whose memory a trace writes out without running it, and the
     unpacking of quantised weights, which bitsandbytes hides inside its forward operator.
     """
-    ops = [
-        op
-        for op in trace.ops
-        if op.phase not in ("evaluation", "optimizer") and op.kind != "dequant"
-    ]
+    ops = [op for op in trace.ops if op.phase not in NO_PART_OF_A_STEP and op.kind != "dequant"]
     ops += [op for op in step_ops(setup) if op.kind in ("optimizer", "dequant")]
     return speed_of_ops(ops, setup, gpu, node=node, rates=rates, engine="dryrun")
