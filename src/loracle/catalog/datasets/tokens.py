@@ -22,7 +22,7 @@ from loracle.errors import DataError, RunError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-RESIDUAL = 0.10  # what text of a kind not seen in the fit is off by (8 % at worst, left out)
+RESIDUAL = 0.13  # left out of the fit, prose, code and Chinese are off by 8 %, JSON by 13 %
 _TURN_TOKENS = Range(3, 5, 8)  # a turn's markers, over the chat templates of the catalog
 _SAMPLE_TOKENS = Range(1, 1, 2)  # end of text, and a beginning where a model has one
 _SAME_VOCABULARY = 0.005  # families keep their vocabulary size to the padding
