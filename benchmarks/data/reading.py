@@ -12,7 +12,7 @@ from pathlib import Path
 
 from loracle.catalog.datasets import count_data, find_counter, read_dataset
 
-WORDS = ["alpha", "beta", "gamma", "delta", "语言", "模型", "def", "return", "x", "=", "3", "the", "quick", "brown", "fox"]
+WORDS = ("alpha", "beta", "gamma", "delta", "语言", "模型", "def", "return", "x", "=", "3", "quick")
 
 
 def main() -> None:
