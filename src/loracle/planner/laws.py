@@ -4,7 +4,7 @@ A plan tries hundreds of settings; most of them come up again for the next offer
 """
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from loracle.domain.estimate import MemoryEstimate, SpeedEstimate
 from loracle.domain.gpu import Gpu, Node
@@ -24,15 +24,23 @@ class Laws:
         self.engine = engine
         self._memory_law = memory
         self._speed_law = speed
-        self._memory: dict[object, MemoryEstimate] = {}
+        self._memory: dict[object, tuple[MemoryEstimate, int]] = {}
         self._speed: dict[object, SpeedEstimate] = {}
 
     def memory(self, setup: TrainingSetup, gpu: Gpu) -> MemoryEstimate:
-        """Peak memory of one process of this setup on this card."""
-        key = (id(setup.model), knobs(setup), gpu.id, gpu.memory_bytes)
+        """Peak memory of one process of this setup on this card.
+
+        A card enters by its compute capability (which kernels run) and by its CUDA context, which
+        stands beside everything else: cards of one capability differ in that alone.
+        """
+        key = (id(setup.model), knobs(setup), gpu.compute_capability)
         if key not in self._memory:
-            self._memory[key] = self._memory_law(setup, gpu)
-        return self._memory[key]
+            self._memory[key] = self._memory_law(setup, gpu), gpu.context_bytes
+        estimate, context_bytes = self._memory[key]
+        if context_bytes == gpu.context_bytes:
+            return estimate
+        more = gpu.context_bytes - context_bytes
+        return replace(estimate, device_bytes=estimate.device_bytes.plus(more))
 
     def speed(self, setup: TrainingSetup, gpu: Gpu, node: Node) -> SpeedEstimate:
         """Time of one optimizer step of this setup on this machine."""
