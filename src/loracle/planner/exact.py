@@ -23,15 +23,18 @@ Tracer = Callable[[TrainingSetup, Gpu], Trace]
 
 ALLOCATED_SPREAD = 0.01
 RESERVED_SPREAD = 0.02  # history of the allocator: what was freed in which order
-_TERM_OF_KIND = {
+TERM_OF_KIND = {  # every one of domain.trace.OWNER_KINDS
     "parameter": "base",
-    "quantised weight": "base",
+    "quantised_weight": "base",
     "buffer": "base",
     "adapter": "adapters",
     "gradient": "gradients",
-    "optimizer state": "optimizer",
+    "optimizer_state": "optimizer",
+    "optimizer_scratch": "optimizer",
     "workspace": "workspace",
     "batch": "batch",
+    "activation": "activations",
+    "load": "activations",
 }
 
 
@@ -61,7 +64,7 @@ def memory_of(trace: Trace, gpu: Gpu) -> MemoryEstimate:
     seen = replay(trace, context_bytes=gpu.context_bytes)
     terms: dict[str, float] = {}
     for owner, num_bytes in seen.owners:
-        name = _TERM_OF_KIND.get(owner.kind, "activations")
+        name = TERM_OF_KIND[owner.kind]
         terms[name] = terms.get(name, 0) + num_bytes
     return MemoryEstimate(
         engine="dryrun",
