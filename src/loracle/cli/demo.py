@@ -51,9 +51,11 @@ def run(
         elif stage == "training":
             output.note(output.text("demo.training", steps=values["steps"]))
             output.note(output.text("train.follow", name=values["run"].path))
+        elif stage == "merging":
+            output.note(output.text("demo.merging"))
         elif values["who"] not in scored:
             scored.add(values["who"])
-            who = output.text(f"demo.who_{values['who']}")
+            who = output.text(f"demo.who_{values['who'].partition('-')[0]}")
             output.note(output.text("demo.scoring", who=who, total=values["total"]))
 
     report = run_demo(Path(folder), method=method, steps=steps, questions=questions, tell=tell)
@@ -74,7 +76,8 @@ def _show(output: Output, report: "DemoReport") -> None:
         output.line(say("demo.tuned", text=example.tuned))
     output.line()
     total = report.comparison.num_items
-    for who, right in (("base", report.base_right), ("adapter", report.tuned_right)):
+    rows = (report.base_right, report.tuned_right, report.merged_right)
+    for who, right in zip(("base", "adapter", "merged"), rows, strict=True):
         low, high = _interval(right, total)
         output.line(
             say("demo.score", who=say(f"demo.who_{who}"), right=right, total=total,
@@ -82,8 +85,23 @@ def _show(output: Output, report: "DemoReport") -> None:
         )  # fmt: skip
     better = report.comparison.verdict == "better"
     output.line(say("demo.better" if better else "demo.not_better", p=report.comparison.p))
+    _show_same(output, report)
     output.line(say("demo.done", seconds=sum(report.seconds.values()), folder=report.folder))
     output.note(say("demo.next", recipe=report.folder / "recipe.yaml"))
+
+
+def _show_same(output: Output, report: "DemoReport") -> None:
+    close = report.same.fidelity
+    assert close is not None  # the merged model is always held against the adapter here
+    output.line(
+        output.text(
+            "demo.same",
+            verdict=output.text(f"evaluate.verdicts.{report.same.verdict}"),
+            margin=f"{report.same.margin * 100:.0f}",
+            kl=f"{close.kl:.1g}",
+            top1=f"{close.top1:.2%}",
+        )
+    )
 
 
 def _interval(right: int, total: int) -> tuple[float, float]:

@@ -91,8 +91,10 @@ def _subjects(
 
     from loracle.errors import InputError
     from loracle.jobs.evaluate.subjects import compute_dtype
-    from loracle.jobs.evaluate.targets import find_target, merged_id, subjects_of
+    from loracle.jobs.evaluate.targets import check_base, find_target, merged_id, subjects_of
 
+    if found.adapter is not None and Path(found.base).is_dir():
+        check_base(found, Path(found.base))
     dtype = compute_dtype(device, found.dtype)  # type: ignore[arg-type]
     folders = {merged_id(one): one for one in (*found.merged_folders(), *merged)}
     subjects = subjects_of(found, dtype=dtype, merged=list(folders.values()))
@@ -158,7 +160,10 @@ def _progress(output: Output):  # type: ignore[no-untyped-def]  # noqa: ANN202
 
 def _is_better(document: dict[str, object]) -> bool:
     """Whether the deciding metric went up, and no merged model is another one."""
-    comparisons, decides = document["comparisons"], document["decides"]
+    comparisons, same = document["comparisons"], document["equivalence"]
     assert isinstance(comparisons, dict)
-    tuned = comparisons.get("base>adapter") or comparisons.get("base>tuned") or {}
-    return bool(tuned) and tuned[decides]["verdict"] == "better"
+    assert isinstance(same, dict)
+    tuned = comparisons.get("base>adapter") or comparisons.get("base>tuned")
+    if tuned is None or any(one["verdict"] == "different" for one in same.values()):
+        return False
+    return bool(tuned[document["decides"]]["verdict"] == "better")

@@ -1,12 +1,15 @@
 """Real files of every kind and fault; each fault is named with its line and column."""
 
 import json
+import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from loracle.catalog.datasets import read_dataset
 from loracle.catalog.datasets.reader import MAX_PROBLEMS
-from loracle.errors import DataError, InputError
+from loracle.errors import DataError, InputError, MissingExtra
 
 GOOD = {"instruction": "Add", "input": "1 1", "output": "2"}
 
@@ -88,6 +91,13 @@ class TestContainers:
             ("assistant", "b"),
         ]
         assert data.samples[1].line is None
+
+    def test_parquet_without_pyarrow_is_one_line(self, tmp_path, monkeypatch):
+        (tmp_path / "a.parquet").write_bytes(b"PAR1")
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(MissingExtra) as caught:
+            read_dataset(tmp_path / "a.parquet")
+        assert caught.value.values == {"extra": "parquet", "package": "pyarrow"}
 
     def test_pattern_reads_files_in_order(self, tmp_path):
         write(tmp_path / "b.jsonl", {**GOOD, "output": "b"})
@@ -429,3 +439,18 @@ class TestRows:
         row = {**GOOD, "id": 123456789012345678901234567890}
         data = read_dataset(write(tmp_path / "a.jsonl", row))
         assert data.report.unused_keys == ("id",)
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40).filter(str.strip)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=8), st.booleans(), st.sampled_from(["jsonl", "json"]))
+def test_what_was_written_is_what_is_read(tmp_path_factory, texts, ascii_only, suffix):
+    path = tmp_path_factory.mktemp("any") / f"a.{suffix}"
+    lines = [json.dumps({"text": text}, ensure_ascii=ascii_only) for text in texts]
+    whole = "\n".join(lines) if suffix == "jsonl" else f"[{', '.join(lines)}]"
+    path.write_text(whole, "utf-8", newline="\n")
+    data = read_dataset(path)
+    assert [one.text for one in data.samples] == texts
+    assert data.report.num_bad == 0

@@ -50,15 +50,16 @@ def test_the_whole_way_in_short(tmp_path, monkeypatch):
     report = run_demo(
         tmp_path / "demo", steps=3, questions=4, tell=lambda stage, values: stages.append(stage)
     )
-    assert stages[:2] == ["planned", "training"]
-    assert set(stages[2:]) == {"scoring"}
+    assert stages[:3] == ["planned", "training", "merging"]
+    assert set(stages[3:]) == {"scoring"}
     assert report.plan.num_steps == 3
     assert report.plan.candidates
     assert report.run.state() == "finished"
     assert report.comparison.num_items == 4
     saved = json.loads((tmp_path / "demo" / "report.json").read_text())
     assert saved["schema"] == "loracle.demo/1"
-    assert list(saved["seconds"]) == ["plan", "train", "score"]
+    assert list(saved["seconds"]) == ["plan", "train", "merge", "score"]
+    assert saved["equivalence"]["fidelity"]["kl"] < 1e-3
 
 
 @pytest.mark.slow
@@ -68,4 +69,5 @@ def test_the_tuned_model_is_clearly_better(tmp_path, monkeypatch):
     assert report.base_right <= 0.1 * report.comparison.num_items
     assert report.tuned_right >= 0.8 * report.comparison.num_items
     assert report.comparison.verdict == "better"
-    assert sum(report.seconds.values()) <= 600
+    assert report.same.verdict == "equivalent"
+    assert sum(report.seconds.values()) <= 720

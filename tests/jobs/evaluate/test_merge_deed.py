@@ -159,8 +159,13 @@ def test_commands_one_after_the_other(run, held_out, loracle):
     assert [line.split(">")[0] for line in out.splitlines()] == ["base", "adapter"]
 
 
-def test_command_faults_are_one_line(run, tmp_path, loracle):
+def test_command_faults_are_one_line(run, base, tmp_path, loracle):
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    (other / "config.json").write_text((base / "config.json").read_text() + " ")
     for arguments, expected in (
+        (("evaluate", run, "--base", other), "E067"),
+        (("merge", run, "--base", other), "E067"),
         (("merge", run, "--onto", "4bit"), "E011"),
         (("merge", tmp_path / "none"), "E013"),
         (("evaluate", tmp_path / "none"), "E013"),

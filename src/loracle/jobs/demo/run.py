@@ -1,4 +1,4 @@
-"""The demo from end to end: plan, train, score base and adapter on held-out requests, report."""
+"""The demo from end to end: plan, train, merge, score all three on held-out requests, report."""
 
 import time
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from loracle.jobs.train.options import Options
 
 if TYPE_CHECKING:
     from loracle.jobs.evaluate.evaluate import Evaluation
+    from loracle.jobs.evaluate.judge import Equivalence
 
 STEPS, QUESTIONS = 80, 120
 MAX_NEW_TOKENS = 28  # the longest ticket takes 25
@@ -47,6 +48,8 @@ class DemoReport:
     comparison: Comparison
     base_right: int
     tuned_right: int
+    merged_right: int
+    same: "Equivalence"  # the merged model against the adapter
     examples: tuple[Example, ...]
     seconds: dict[str, float]
 
@@ -57,7 +60,9 @@ class DemoReport:
             "run": str(self.run.path),
             "base_right": self.base_right,
             "tuned_right": self.tuned_right,
+            "merged_right": self.merged_right,
             "comparison": asdict(self.comparison),
+            "equivalence": asdict(self.same),
             "examples": [asdict(one) for one in self.examples],
             "seconds": self.seconds,
         }
@@ -129,7 +134,11 @@ def run_demo(
         raise RunError("error.train.not_running", code="E062", name=run.name, state=run.state())
     seconds["train"] = _lap(began, seconds)
 
-    evaluation = _score(folder, run, questions, tell)
+    tell("merging", {"run": run})
+    merged = _merge(run)
+    seconds["merge"] = _lap(began, seconds)
+
+    evaluation = _score(folder, run, merged, questions, tell)
     seconds["score"] = _lap(began, seconds)
     report = _report(folder, run, plan, evaluation, seconds)
     write_json(folder / "report.json", report.document())
@@ -153,8 +162,16 @@ def _write_recipe(folder: Path, recipe: Recipe) -> None:
     write_whole(folder / "recipe.yaml", yaml.safe_dump(document, sort_keys=False).encode())
 
 
-def _score(folder: Path, run: RunFolder, questions: int, tell: Tell) -> "Evaluation":
-    """Base and adapter on the held-out requests: what `loracle evaluate RUN` does."""
+def _merge(run: RunFolder) -> Path:
+    """`loracle merge RUN`; the evaluation that follows is its proof."""
+    from loracle.jobs.evaluate.targets import find_target
+    from loracle.jobs.merge.deed import merge_target
+
+    return merge_target(find_target(str(run.path)), verifies=False).kept.result.folder
+
+
+def _score(folder: Path, run: RunFolder, merged: Path, questions: int, tell: Tell) -> "Evaluation":
+    """Base, adapter and merged model on the held-out requests, as `loracle evaluate RUN` does."""
     from loracle.jobs.evaluate.evaluate import Spec, evaluate
     from loracle.jobs.evaluate.subjects import choose_device, compute_dtype
     from loracle.jobs.evaluate.targets import find_target, subjects_of
@@ -170,7 +187,7 @@ def _score(folder: Path, run: RunFolder, questions: int, tell: Tell) -> "Evaluat
         max_items=questions,
     )
     return evaluate(
-        subjects_of(target, dtype=compute_dtype(device, target.dtype), merged=[]),
+        subjects_of(target, dtype=compute_dtype(device, target.dtype), merged=[merged]),
         spec,
         run.path / "evaluation",
         device=device,
@@ -183,6 +200,7 @@ def _report(
     folder: Path, run: RunFolder, plan: Plan, evaluation: "Evaluation", seconds: dict[str, float]
 ) -> DemoReport:
     base, tuned = evaluation.scores["base"], evaluation.scores["adapter"]
+    merged, same = next(iter(evaluation.equivalences.items()))
     rows = zip(evaluation.items, base.texts, tuned.texts, strict=True)
     return DemoReport(
         folder=folder,
@@ -191,6 +209,8 @@ def _report(
         comparison=evaluation.comparisons["base>adapter"]["exact"],
         base_right=round(sum(base.by_metric["exact"])),
         tuned_right=round(sum(tuned.by_metric["exact"])),
+        merged_right=round(sum(evaluation.scores[merged].by_metric["exact"])),
+        same=same,
         examples=tuple(
             Example(
                 question=item.question, wanted=item.reference or "", base=b or "", tuned=t or ""
