@@ -7,6 +7,7 @@
   uninterrupted runs are compared as well: what differs between those is the card's own.
 - `memory`: the same model under a cap of torch's allocator that its micro-batch does not fit in,
   with --on-oom adapt; the cap also holds for the processes that are started again.
+- `two_cards` (only when asked for): DDP and FSDP2 with QLoRA against one card, same batch.
 - `smollm2`: with SmolLM2's GGUF file at hand, `loracle demo --method qlora`.
 """
 
@@ -172,6 +173,45 @@ def smollm2(gguf: Path, folder: Path) -> dict:
     }
 
 
+def two_cards(folder: Path) -> dict:
+    """The same batch on one card, on two by DDP, and on two by FSDP2 with a 4-bit base."""
+    made = str(
+        recipe(
+            folder, seq_len=512, steps=12, effective_batch=4, micro_batch=1, optimizer="adamw_torch"
+        )
+    )
+    assert train(made, "--name", "one", "--foreground").wait() == 0
+    fsdp = {
+        "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2",
+        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+        "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT", "FSDP_RESHARD_AFTER_FORWARD": "true",
+    }  # fmt: skip
+    found: dict[str, object] = {"one": losses(folder, "one")[12]}
+    for name, env in (("ddp", {}), ("fsdp", fsdp)):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
+                   "--nproc_per_node", "2", "-m", "loracle", "train", made, "--name", name]  # fmt: skip
+        done = subprocess.run(
+            command,
+            env=environment(**env),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=150,
+        )
+        one, two = losses(folder, "one"), losses(folder, name)
+        found[name] = {
+            "exit_code": done.returncode,
+            "largest_difference": max((abs(one[n] - two[n]) for n in two), default=None),
+            "steps": len(two),
+            "peak_bytes": max(
+                (e["peak_bytes"] for e in events(folder, name) if e["event"] == "step"),
+                default=None,
+            ),
+            **({"error": done.stderr[-1500:]} if done.returncode else {}),
+        }
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gguf", type=Path)
@@ -188,6 +228,7 @@ def main() -> None:
             "varlen": varlen,
             "resume": lambda: resume(folder),
             "memory": lambda: memory(folder),
+            "two_cards": lambda: two_cards(folder),
             "smollm2": lambda: smollm2(options.gguf, folder),
         }
         for name in options.only:

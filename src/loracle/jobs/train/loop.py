@@ -196,6 +196,9 @@ class Loop:
 
     def _save_result(self, trainer: LoracleTrainer) -> None:
         """The adapter (or model) and its tokenizer, beside first, then by its name."""
+        state = None
+        if trainer.is_fsdp_enabled:  # every process holds a part and must help to gather it
+            state = trainer.accelerator.get_state_dict(trainer.model)
         if not trainer.args.should_save:
             return
         target = self.run.model if self.setup.lora is None else self.run.adapter
@@ -204,7 +207,7 @@ class Loop:
         model = trainer.accelerator.unwrap_model(trainer.model)
         options = {"save_embedding_layers": False} if self.setup.lora is not None else {}
         try:
-            model.save_pretrained(beside, **options)
+            model.save_pretrained(beside, state_dict=state, **options)
             self.tokenizer.save_pretrained(beside)
             shutil.rmtree(target, ignore_errors=True)
             beside.rename(target)

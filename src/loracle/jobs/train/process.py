@@ -28,7 +28,7 @@ from loracle.jobs.runs import (
 from loracle.jobs.train import checkpoints, facts
 from loracle.jobs.train.options import Options
 from loracle.jobs.train.outcome import Outcome
-from loracle.jobs.train.world import is_main, local_rank, world_size
+from loracle.jobs.train.world import is_main, local_rank, parallel, world_size
 
 EXIT_CODES = {"finished": 0, "stopped": 0, "adapted": 75, "failed": 1}
 
@@ -158,7 +158,9 @@ class _Training:
         setup = place.setup_from(self.recipe, candidate, setup)
         setup = preflight.for_capability(setup, self.card.capability if self.card else None)
         setup = setup.with_changes(
-            grad_accum=self._grad_accum(setup.micro_batch, world), num_gpus=world
+            grad_accum=self._grad_accum(setup.micro_batch, world),
+            num_gpus=world,
+            parallel=parallel(),
         )
         adapted = self.status.get("adapted") or {}
         setup = setup.with_changes(**adapted)  # type: ignore[arg-type]

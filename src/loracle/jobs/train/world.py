@@ -16,6 +16,13 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def parallel() -> str:
+    """How the processes share the model: none, ddp, or fsdp where the launcher asks for it."""
+    if world_size() == 1:
+        return "none"
+    return "fsdp" if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" else "ddp"
+
+
 def local_rank() -> int:
     """Which card of the machine is this process's."""
     return int(os.environ.get("LOCAL_RANK", "0"))
