@@ -52,6 +52,9 @@ _UPCAST = (Passes(28, 58, 52, 12, 38, 41), Passes(83, 96, 76, 20, 54, 64))
 # One kernel each: read once, write once; gradients read what was saved.
 _FUSED = (Passes(4, 12, 4, 0, 6, 8), Passes(8, 30, 4, 0, 10, 14))
 
+# GELU's tanh form written out in PyTorch (gelu_new), per MLP width in fp32.
+_TANH_CHAIN = (50.0, 87.0)
+
 # A plain Linear casts x to fp32 for an fp32 adapter; a bitsandbytes one under autocast does not,
 # but clones its output.
 _ADAPTER_FP32 = (AdapterPasses(12, 10, 9, 6), AdapterPasses(18, 4, 9, 6))
@@ -121,7 +124,10 @@ class _Step:
         self.stack: Stack = stack_of(setup.stack)
         self.tokens = setup.micro_step_tokens
         self.full = setup.method == "full" or setup.lora is None
-        self.upcast = setup.kbit_upcast and setup.quant is not None
+        # CUDA's autocast runs LayerNorm in fp32, and a bitsandbytes layer answers in its input's
+        # dtype: the branch behind each LayerNorm is as wide as with the kbit upcast.
+        wide_norm = self.shape.norm.startswith("layernorm") and setup.autocast is not None
+        self.upcast = setup.quant is not None and (setup.kbit_upcast or wide_norm)
         self.dtype = setup.autocast or setup.base_dtype
         self.again = (
             1 / max(1, setup.checkpoint_every) if setup.gradient_checkpointing else 0.0
@@ -138,6 +144,7 @@ class _Step:
         for row in self.adapted:
             self._adapter(row)
         self._attention()
+        self._linear_attention()
         self._head()
         self._optimizer()
         return tuple(self.rows)
@@ -180,10 +187,10 @@ class _Step:
         """Whether recomputation ends before this product: nothing after it is saved.
 
         Non-reentrant checkpointing, transformers 5's choice, stops at the last saved tensor, which
-        lies before a layer's last frozen product. Full training and adapters save more.
+        lies before a layer's last product; an adapter on it saves more.
         """
         last = row.role == "mlp" and row.out_features == self.shape.hidden_size
-        return last and not self.full and not self.stack.transformers_4 and row not in self.adapted
+        return last and not self.stack.transformers_4 and row not in self.adapted
 
     def _dequant(self, name: str, params: int, runs: float, *, again: bool = True) -> None:
         quant = self.setup.quant
@@ -208,7 +215,7 @@ class _Step:
             self._dequant("experts", params, shape.num_experts * shape.num_moe_layers)
             each = shape.num_experts  # a loop over experts gathers and scatters for each
         routed = self.tokens * shape.experts_per_token
-        moved = routed * (12.0 * hidden + 10.0 * inner)
+        moved = routed * (12.0 * hidden + 10.0 * inner) * (1 if self.stack.transformers_4 else 2)
         self._twice("elementwise", "experts", 0.0, moved, (routed, hidden),
                     shape.num_moe_layers, 12 + 2 * each)  # fmt: skip
         self._add("elementwise", "experts", "backward", 0.0, 1.5 * moved, (routed, hidden),
@@ -238,13 +245,16 @@ class _Step:
             for row in shape.linears
             if row.role in ("mlp", "shared_expert") and row.out_features == shape.hidden_size
         ) / max(1, shape.num_layers)
+        act = str(shape.config.get("hidden_act") or shape.config.get("activation_function") or "")
+        chain = _TANH_CHAIN if act == "gelu_new" and not self.stack.fused else (0.0, 0.0)
         norms = shape.norms_per_layer * (1.0 if shape.norm.startswith("rms") else 0.5)
-        for phase, row in zip(("forward", "backward"), table, strict=True):
+        for phase, row, tanh in zip(("forward", "backward"), table, chain, strict=True):
             wide = (
                 shape.hidden_size * (row.norm * norms + row.stream)
                 + row.rotary * (query + key)
                 + row.value * key
                 + row.inner * dense * (1.0 if shape.mlp_gated else 0.5)
+                + tanh * dense * (1.0 if self.upcast else 0.5)
                 + (row.norm * (query + key) if shape.qk_norm else 0.0)
             )
             add = self._twice if phase == "forward" else self._backward
@@ -296,22 +306,14 @@ class _Step:
         layers = next((row.count for row in shape.linears if row.role == "attention"), 0)
         length, batch, heads = setup.seq_len, setup.micro_batch, shape.num_heads
         dims = (batch, heads, length, length, shape.head_dim)
-        capped = shape.attention_softcap and self.stack.transformers_4
-        if setup.attention == "eager" or (capped and setup.attention != "flash_attention_2"):
-            scores = float(batch * heads) * length * length
-            flops = 4.0 * scores * shape.head_dim
-            self._twice("gemm", "attention", flops, 4 * scores, (batch * heads * length, length,
-                        shape.head_dim), layers, 2)  # fmt: skip
-            self._add("gemm", "attention", "backward", 2 * flops, 8 * scores,
-                      (batch * heads * length, length, shape.head_dim), layers, 4)  # fmt: skip
-            self._twice("elementwise", "scores", 0.0, 24 * scores, (batch * heads, length, length),
-                        layers, 4)  # fmt: skip
-            self._add("elementwise", "scores", "backward", 0.0, 34 * scores,
-                      (batch * heads, length, length), layers, 5)  # fmt: skip
+        if self._materialises_scores():
+            self._scores(layers)
             return
+        window = shape.sliding_window or length
         masked = setup.attention == "sdpa-masked"
-        seen = length if masked else min(length, shape.sliding_window or length)
-        pairs = batch * heads * (float(length) * seen - (0 if masked else seen * seen / 2))
+        square = masked or (setup.attention == "sdpa" and window < length)  # SDPA takes a mask
+        seen = length if square else min(length, window)
+        pairs = batch * heads * (float(length) * seen - (0 if square else seen * seen / 2))
         width = shape.head_dim
         moved = 2.0 * self.tokens * width * (2 * heads + 2 * shape.num_kv_heads)
         old = self.stack.transformers_4 or setup.attention == "flash_attention_2"
@@ -319,6 +321,49 @@ class _Step:
         self._twice("attention", name, 4 * pairs * width, moved, dims, layers)
         self._add("attention", name, "backward", 10 * pairs * width, 2 * moved, dims,
                   layers, 3)  # fmt: skip
+
+    def _scores(self, layers: int) -> None:
+        """Two products forward, four backward, and every score streamed between them."""
+        shape, setup = self.shape, self.setup
+        rows = setup.micro_batch * shape.num_heads * setup.seq_len
+        scores = float(rows) * setup.seq_len
+        product = (2.0 * scores * shape.head_dim, 2 * scores, (rows, setup.seq_len, shape.head_dim))
+        kept, self.dtype = self.dtype, "float32" if self._broadcasts() else self.dtype
+        self._twice("gemm", "attention", *product, 2 * layers)
+        self._backward("gemm", "attention", *product, 4 * layers)
+        self.dtype = kept
+        wide = (rows, setup.seq_len)
+        self._twice("elementwise", "scores", 0.0, 24 * scores, wide, layers, 4)
+        self._backward("elementwise", "scores", 0.0, 34 * scores, wide, layers, 5)
+
+    def _broadcasts(self) -> bool:
+        """Falcon hands SDPA one key head for all: only the math path takes it, in fp32."""
+        return self.shape.model_type == "falcon" and self.shape.num_kv_heads == 1
+
+    def _materialises_scores(self) -> bool:
+        """Eager attention, and where SDPA falls to its math path or transformers to eager."""
+        if self.setup.attention == "flash_attention_2":
+            return False
+        capped = bool(self.shape.attention_softcap) and self.stack.transformers_4
+        return self.setup.attention == "eager" or capped or self._broadcasts()
+
+    def _linear_attention(self) -> None:
+        """Gated delta rule in transformers' own PyTorch: chunk by chunk, row by row.
+
+        Without flash-linear-attention every chunk of 64 tokens is a chain of small kernels.
+        """
+        row = next((row for row in self.shape.linears if row.role == "linear_attention"), None)
+        if row is None:
+            return
+        wide = max(r.out_features for r in self.shape.linears if r.role == "linear_attention") / 2
+        chunks = self.setup.seq_len / 64
+        for phase, num_bytes, fixed, each in (
+            ("forward", 1275, 450, 12),
+            ("backward", 1900, 650, 18),
+        ):
+            add = self._twice if phase == "forward" else self._backward
+            add("elementwise", "delta rule", 0.0, num_bytes * wide * self.tokens,
+                (self.tokens, int(wide)), row.count, round(fixed + each * chunks))  # fmt: skip
 
     def _head(self) -> None:
         shape, kind = self.shape, self.stack.head
