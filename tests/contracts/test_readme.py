@@ -28,7 +28,7 @@ ELSEWHERE = {
     "loracle merge": "tests/jobs/merge",
     "loracle chat": "tests/jobs/evaluate",
     "loracle bench": "tests/jobs/test_bench.py",
-    "loracle explain-memory": "tests/cli/test_explain_memory.py",
+    "loracle explain-memory": "tests/cli",
 }
 ANSWERS = {"loracle audit": (0, 1, 2, 3), "loracle plan": (0, 1)}
 
