@@ -134,6 +134,18 @@ def test_four_bit_that_costs_more_than_the_margin_is_told(run, base, adapter, he
     assert hint.values["difference"] > 0.7
 
 
+def test_a_fully_tuned_model_is_held_against_its_base(run, base, adapter, held_out, tmp_path):
+    merge(adapter, base, run / "model")
+    (run / "model" / "loracle-merge.json").unlink()
+    shutil.rmtree(run / "adapter")
+    target = find_target(str(run))
+    subjects = subjects_of(target, dtype="float32", merged=[])
+    assert [one.id for one in subjects] == ["base", "tuned"]
+    found = judged(target, held_out, tmp_path / "out")
+    assert found.comparisons["base>tuned"]["accuracy"].verdict == "better"
+    assert found.hints[0].id == "evaluate.advice.better"
+
+
 class TestFaults:
     def test_broken_adapter(self, run):
         weights = run / "adapter" / "adapter_model.safetensors"

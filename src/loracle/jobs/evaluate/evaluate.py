@@ -53,7 +53,6 @@ class Spec:
     max_items: int | None = None
     train_on: str = "auto"
     seed: int = 0
-    cluster_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

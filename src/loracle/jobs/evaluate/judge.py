@@ -50,7 +50,8 @@ class Equivalence:
     """Merged against adapter. `verdict` is equivalent, different or unclear.
 
     Equivalent: the score difference (90 % interval) lies within the margin, or the set is too
-    small to say so by answers and the next tokens agree within it. `same_answers` is the share of
+    small to say so by answers and the next tokens agree within it (positions count as
+    independent). `same_answers` is the share of
     answers that are equal word for word.
     """
 
@@ -96,9 +97,7 @@ def scores_of(
     )
 
 
-def compare(
-    a: Scores, b: Scores, *, seed: int = 0, clusters: Sequence[object] | None = None
-) -> dict[str, Comparison]:
+def compare(a: Scores, b: Scores, *, seed: int = 0) -> dict[str, Comparison]:
     """`b` against `a` on every metric and on the loss, judged together (Holm).
 
     The loss is compared by its negative, so that better is always up; its means are shown as they
@@ -109,11 +108,11 @@ def compare(
         theirs = b.by_metric[metric]
         if is_right_wrong(metric):
             right = [x == 1 for x in scores], [x == 1 for x in theirs]
-            found[metric] = compare_right_wrong(*right, seed=seed, clusters=clusters)
+            found[metric] = compare_right_wrong(*right, seed=seed)
         else:
-            found[metric] = compare_scores(scores, theirs, seed=seed, clusters=clusters)
+            found[metric] = compare_scores(scores, theirs, seed=seed)
     found["loss"] = compare_scores(
-        [-x for x in a.nll], [-x for x in b.nll], sizes=a.labels, seed=seed, clusters=clusters,
+        [-x for x in a.nll], [-x for x in b.nll], sizes=a.labels, seed=seed,
         coarse=LOSS_COARSE,
     )  # fmt: skip
     return with_holm(found)
