@@ -44,9 +44,18 @@ class PriceList:
     """Achieved rates of one card, ready to price many operations."""
 
     def __init__(
-        self, gpu: Gpu, rates: Rates = RATES, stack: Stack = PLAIN, fraction: float = 1.0
+        self,
+        gpu: Gpu,
+        rates: Rates = RATES,
+        stack: Stack = PLAIN,
+        *,
+        fraction: float = 1.0,
+        adapters: bool = True,
     ) -> None:
-        """`fraction` is the share of the multiprocessors that a part of a card has."""
+        """`fraction` is the share of the multiprocessors that a part of a card has.
+
+        `adapters` says whether PEFT's wrappers stand between the layers.
+        """
         self.rates = rates
         best = gpu.gemm_flops_per_s
         self.half = best.get(gpu.training_dtype, max(best.values())) * fraction
@@ -60,7 +69,7 @@ class PriceList:
         self.unpacking = _together(copies, rates.dequant_issue_bytes_per_s * self.num_sms)
         self.kernels = _attention_kernels(gpu, rates)
         host = stack.launch * (rates.desktop_share if is_desktop(gpu) else 1.0)
-        forward = rates.launch_forward_s * host
+        forward = rates.launch_forward_s * host * (1.0 if adapters else rates.bare_launch_share)
         self.launch = {
             "forward": forward,
             "recompute": forward,

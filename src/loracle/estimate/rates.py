@@ -44,6 +44,7 @@ class Rates:
     # The CPU: seconds a launch takes from Python, from autograd's C++ thread, inside bitsandbytes.
     # Microbenchmark and the H200 runs whose steps vary too much to judge a speed by.
     launch_forward_s: float = 48e-6
+    bare_launch_share: float = 0.8  # of it without PEFT, whose own launches take 59e-6
     launch_backward_s: float = 15e-6
     launch_dequant_s: float = 27e-6
     launch_optimizer_s: float = 30e-6

@@ -55,7 +55,8 @@ def speed_of_ops(
 ) -> SpeedEstimate:
     """The estimate for operations that either engine listed."""
     stack = stack_of(setup.stack)
-    bill = PriceList(gpu, rates, stack, fraction=_fraction(node)).bill(ops)
+    adapters = setup.method != "full"
+    bill = PriceList(gpu, rates, stack, fraction=_fraction(node), adapters=adapters).bill(ops)
     moved = traffic(setup, gpu, node, rates)
     terms = _terms(bill, moved, setup, rates)
     step = sum(term.value for term in terms)
