@@ -1,6 +1,6 @@
 """Kill -9 at random moments, saving included, and resume: nothing is lost, losses repeat exactly.
 
-    python benchmarks/train/soak_kills.py [--kills 50] [--seed 0] [--out FILE.json]
+    python benchmarks/train/soak_kills.py [--kills 50] [--steps 60] [--seed 0] [--out FILE.json]
 
 A reference run is never interrupted. Other runs of the same recipe are killed again and again: half
 of the kills come at a random moment, half while a checkpoint is being written. After each kill the
@@ -155,12 +155,13 @@ def soak(folder: Path, kills: int, seed: int = 0, *, steps: int = STEPS) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch
-        result = soak(Path(scratch), options.kills, options.seed)
+        result = soak(Path(scratch), options.kills, options.seed, steps=options.steps)
     from loracle.jobs.train.facts import versions
 
     document = {**result, "seed": options.seed, "versions": versions()}

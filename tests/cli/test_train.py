@@ -127,6 +127,7 @@ def test_a_failure_in_the_process_is_told_where_it_was_started(folder):
         (("recipe.yaml", "--set", "lora.rnak=8"), 2, "lora.rank"),
         (("recipe.yaml", "--name", "../x"), 2, "E013"),
         (("--resume", "nobody"), 2, "E013"),
+        (("recipe.yaml", "--then", "poweroff"), 2, "--mirror"),
     ],
 )
 def test_what_is_typed_wrong_is_told_at_once(folder, arguments, code, text):
@@ -145,3 +146,24 @@ def test_a_price_by_the_month_is_spread_over_its_hours():
     assert found == {
         "price_per_hour": Decimal("2.5"), "currency": "CNY", "budget": Decimal(200)
     }  # fmt: skip
+
+
+def test_the_price_comes_from_the_plan_where_none_is_given(tmp_path):
+    from decimal import Decimal
+
+    from loracle.domain.recipe import Recipe
+    from loracle.jobs.train.launch import price_of_plan
+    from loracle.planner.gather import gather
+    from loracle.planner.plan import make_plan
+    from loracle.planner.plan_json import plan_document
+
+    recipe = Recipe.model_validate(
+        {"model": "Qwen/Qwen3-8B", "data": {"tokens": 10**6}, "rent": {"gpus": ["rtx-3090"]}}
+    )
+    plan = make_plan(recipe, gather(recipe, today="2026-11-30", offline=True))
+    cost = plan.candidates[plan.best].cost
+    found = price_of_plan(json.dumps(plan_document(plan), default=str))
+    hours = {"hour": 1, "month": 730}[cost.period]
+    assert found["price_per_hour"] == cost.unit_price.amount / Decimal(hours)
+    assert found["currency"] == cost.unit_price.currency
+    assert price_of_plan(json.dumps(plan_document(plan), default=str), "XXX") == {}

@@ -53,6 +53,7 @@ def run(
     ),
     smoke: bool = typer.Option(False, "--smoke", help=words.text("help.train_flag.smoke")),
     no_merge: bool = typer.Option(False, "--no-merge", help=words.text("help.train_flag.no_merge")),
+    yes: bool = typer.Option(False, "-y", "--yes", help=words.text("help.train_flag.yes")),
     as_json: bool = typer.Option(False, "--json", help=words.text("help.json")),
     quiet: bool = typer.Option(False, "-q", "--quiet", help=words.text("help.quiet")),
 ) -> None:
@@ -72,6 +73,8 @@ def run(
     if recipe is None and resume is None:
         raise InputError("error.missing_file", code="E013", path="recipe.yaml")
     wanted = _recipe(recipe, assignments) if recipe is not None else None
+    if then is not None and not yes and mirror is None and (not wanted or not wanted.save.mirror):
+        raise InputError("error.train.then_alone", code="E013", hint="hint.train.then_alone")
     made: RunFolder | None = None
     if not is_launched() or _is_first():
         if resume is not None:
@@ -103,8 +106,10 @@ def _recipe(path: str, assignments: list[str]) -> "Recipe":
 def _created(
     recipe: "Recipe", given: dict[str, object], name: str | None, plan: str | None
 ) -> "RunFolder":
-    from loracle.jobs.train.launch import create_run
+    from loracle.jobs.train.launch import create_run, price_of_plan
 
+    if plan is not None and given.get("price_per_hour") is None:
+        given = given | price_of_plan(plan, given.get("currency"))
     return create_run(recipe, _options({}, given), name=name, plan=plan)
 
 
