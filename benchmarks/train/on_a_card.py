@@ -188,8 +188,8 @@ def two_cards(folder: Path) -> dict:
     }  # fmt: skip
     found: dict[str, object] = {"one": losses(folder, "one")[12]}
     for name, env in (("ddp", {}), ("fsdp", fsdp)):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
-                   "--nproc_per_node", "2", "-m", "loracle", "train", made, "--name", name]  # fmt: skip
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc_per_node", "2", "-m", "loracle", "train", made, "--name", name]
         done = subprocess.run(
             command,
             env=environment(**env),
