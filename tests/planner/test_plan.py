@@ -179,6 +179,16 @@ def test_packing_counts_for_the_padding_it_saves(plan_of):
     assert best.filled.gain > 1.5
 
 
+def test_hour_against_month_at_the_users_own_hours(plan_of):
+    over = ("autodl-4090", "shenzhen-4090")
+    plain = plan_of({"model": QWEN}, over=over)
+    (hint,) = [hint for hint in plain.hints if hint.id == "advice.by_month_from"]
+    assert hint.values["hours"] == pytest.approx(1880 / 2.72, abs=0.1)
+    asked = plan_of({"model": QWEN, "rent": {"hours_per_month": 100}}, over=over)
+    (hint,) = [hint for hint in asked.hints if hint.id == "advice.at_your_hours"]
+    assert (hint.values["cost"], hint.values["per_month"]) == ("272.00", "1880.00")
+
+
 def test_the_timeline_adds_up_and_is_billed(plan_of):
     best = plan_of({"model": QWEN}, over=("autodl-4090",)).candidates[0]
     assert best.seconds.likely == pytest.approx(sum(p.seconds.likely for p in best.timeline))

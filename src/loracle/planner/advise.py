@@ -286,6 +286,15 @@ def _break_even_hint(offer: Offer, session: Session) -> Iterator[Hint]:
         period_price(offer, "hour"), period_price(monthly, "month"), rates=session.market.rates
     )
     values = {"offer_id": monthly.id, "per_month": price.amount, "currency": price.currency}
+    used = session.recipe.rent.hours_per_month
+    if used is not None:
+        hourly = _in_answer(period_price(offer, "hour").amount, session)
+        spent = (hourly * Decimal(str(used))).rounded()
+        yield Hint(
+            id="advice.at_your_hours",
+            values={"hours": used, "cost": spent.amount, "hour_offer": offer.id, **values},
+        )
+        return
     if hours is None:
         yield Hint(id="advice.never_by_month", values=values)
     else:
