@@ -80,7 +80,7 @@ def estimate_memory(setup: TrainingSetup, gpu: Gpu | None = None) -> MemoryEstim
     outside = (gpu.context_bytes if gpu else CONTEXT_BYTES) + managed / _shards(setup)
     doubt = doubt_of(setup)
     reserved_range = doubt.reserved(
-        reserved, peak.num_bytes, peak.num_bytes - sum(fixed.values()), segments.loading
+        reserved, peak.num_bytes, peak.num_bytes - sum(fixed.values()), segments
     )
     return MemoryEstimate(
         engine="formula",

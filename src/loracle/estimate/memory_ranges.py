@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from loracle.domain.estimate import Range
 from loracle.domain.setup import TrainingSetup
+from loracle.estimate.slack import Shape
 
 MEASURED = frozenset({"llama", "mistral", "qwen2"})  # architectures with measured runs, or alike
 APPROXIMATE = frozenset({"qwen3_5_text", "gemma4_text", "gpt_oss"})  # parts folded into one step
 LOADER = 0.005  # of the likely value: another loader leaves other holes
 FILLED = 0.6  # of the holes that loading leaves: what small activations were seen to fill
+LOGITS_DOMINATE = 3.0  # times one layer's forward peak
 EAGER_BELOW = 0.25  # of the moving part: score matrices reuse each other's segments well
 
 # Of the moving part, below and above: (checkpointed, whole logits)
@@ -42,18 +44,21 @@ class Doubt:
         """Range of the allocated peak."""
         return Range.around(likely, self.tensors, self.tensors)
 
-    def reserved(self, likely: float, allocated: float, moving: float, loading: float) -> Range:
+    def reserved(self, likely: float, allocated: float, moving: float, segments: Shape) -> Range:
         """Range of the reserved peak.
 
-        `moving` bytes come and go during the step, `loading` bytes are holes that the model left;
-        what is allocated is always reserved.
+        `moving` bytes come and go during the step; what is allocated is always reserved. Where
+        one copy of the logits is larger than a layer, the second step's checkpoints may settle in
+        the segment that the first step's logits left, and the logits get another.
         """
+        loading = segments.loading
+        settled = segments.logits if segments.logits > LOGITS_DOMINATE * segments.forward else 0.0
         whole = likely * (self.tensors / 2 + LOADER)
         low = likely - whole - self.below * moving - FILLED * loading
         return Range(
             max(low, min(likely, allocated * (1 - self.tensors))),
             likely,
-            likely + whole + self.above * moving,
+            likely + whole + self.above * moving + (settled if segments.checkpointed else 0.0),
         )
 
 

@@ -11,7 +11,12 @@ from loracle.domain.model import ModelShape
 from loracle.errors import UnsupportedModel
 from loracle.estimate.decoder import ops as op
 from loracle.estimate.decoder.delta import gated_attention_layer, gated_delta_layer
-from loracle.estimate.decoder.experts import expert_block, gpt_oss_experts, latent_attention
+from loracle.estimate.decoder.experts import (
+    expert_block,
+    gpt_oss_experts,
+    latent_attention,
+    normed_route,
+)
 from loracle.estimate.decoder.layers import (
     Layer,
     attend,
@@ -369,8 +374,9 @@ def _gemma4(layer: Layer, x: Tensor) -> Tensor:
     del normed
     if layer.shape.num_experts:
         first = late_norm(layer, m, "post_mlp_norm_1")
+        weights = normed_route(layer, h)
         normed = late_norm(layer, h, "pre_mlp_norm_2")
-        second = late_norm(layer, expert_block(layer, normed), "post_mlp_norm_2")
+        second = late_norm(layer, expert_block(layer, normed, weights), "post_mlp_norm_2")
         del normed
         m = op.add(t, first, second)
         del first, second

@@ -13,10 +13,27 @@ from loracle.estimate.decoder.tape import Tensor, Weight
 _NARROW_WEIGHTS = frozenset({"qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"})
 
 
-def expert_block(layer: Layer, x: Tensor) -> Tensor:
-    """Router, routed experts, and shared experts where the model has them."""
+def normed_route(layer: Layer, x: Tensor) -> Tensor:
+    """Gemma 4's router: a norm without weights, a learned scale, a Linear, a softmax in fp32."""
+    t, shape = layer.tape, layer.shape
+    normed = op.rms_norm(t, x, None, late_cast=True)
+    scaled = op.by_weight(t, normed, layer.norm_weight("router.scale", shape.hidden_size))
+    del normed
+    scaled = op.scale(t, scaled)
+    chances = op.softmax(t, layer.project(scaled, "proj"))
+    del scaled
+    weights = op.pick(t, chances, shape.experts_per_token / shape.num_experts)
+    return op.scale(t, weights)
+
+
+def expert_block(layer: Layer, x: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Router, routed experts, and shared experts where the model has them.
+
+    `weights` are those of a router that ran before.
+    """
     t = layer.tape
-    weights = _route(layer, x)
+    if weights is None:
+        weights = _route(layer, x)
     out = _grouped(layer, x, weights)
     del weights
     if "shared.down_proj" in layer.rows:
