@@ -9,9 +9,10 @@ what was left out and why.
 
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
-from fitting import Fitting, summary
+from fitting import PRIOR, Fitting, summary
 
 from loracle.catalog.public_runs import public_runs
 from loracle.estimate.rates import RATES
@@ -28,6 +29,9 @@ def main():
             rows = fitting.rows(lambda run, value=value, key=key: key(run) == value)
             print(f"  {value[-60:]:60s} {summary(errors[rows])}")
     print(f"\n  {'all, card held out':60s} {summary(errors)}")
+    believed = replace(RATES, **{name: value for name, (value, _) in PRIOR.items()})
+    unfitted = fitting.errors(believed, fitting.rows())
+    print(f"  {'all, priors alone (nothing fitted)':60s} {summary(unfitted)}")
     shipped = fitting.errors(RATES, np.arange(len(fitting.runs)))
     print(f"  {'all, shipped constants':60s} {summary(shipped)}")
     print(f"  source-balanced mean of medians: {fitting.source_balanced(errors):.1%} held out, "
