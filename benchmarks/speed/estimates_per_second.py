@@ -1,7 +1,4 @@
-"""How many formula estimates a second one core makes: memory and speed of one setup on one card.
-
-    python benchmarks/speed/estimates_per_second.py
-"""
+"""How many formula estimates a second one core makes: memory and speed of one setup on one card."""
 
 import time
 
