@@ -81,6 +81,8 @@ RUNNABLE = [name for name in known_architectures() if name != "gptj"]
 def test_laws_of_every_architecture(name):
     shape = shape_of(name)
     plain = TrainingSetup(model=shape, micro_batch=2, seq_len=1024)
+    if name in ("deepseek_v2", "deepseek_v3"):
+        plain = plain.with_changes(lora=LoraSetup(targets="attention"))
     with_checkpoints = estimate_memory(plain)
     without = estimate_memory(plain.with_changes(gradient_checkpointing=False))
     eager = estimate_memory(plain.with_changes(attention="eager", gradient_checkpointing=False))
@@ -101,6 +103,15 @@ def test_a_model_without_a_layer_is_refused():
     with pytest.raises(UnsupportedModel) as caught:
         estimate_memory(TrainingSetup(model=gptj))
     assert caught.value.code == "E033"
+
+
+def test_adapters_on_routed_experts_are_refused():
+    deepseek = shape_of("deepseek_v2")
+    with pytest.raises(UnsupportedModel) as caught:
+        estimate_memory(TrainingSetup(model=deepseek, lora=LoraSetup(targets="all-linear")))
+    assert caught.value.hints == ("hint.shape.expert_adapters",)
+    full = TrainingSetup(model=deepseek, method="full", quant=None)
+    assert estimate_memory(full).allocated_bytes.likely > 0
 
 
 setups = st.builds(

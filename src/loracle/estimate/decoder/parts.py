@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from loracle.domain.model import Linear, ModelShape
 from loracle.domain.setup import TrainingSetup
+from loracle.errors import UnsupportedModel
 from loracle.estimate.decoder import heads
 from loracle.estimate.decoder.architectures import final_norm, kinds_of, run_layer
 from loracle.estimate.decoder.layers import Layer
@@ -60,6 +61,7 @@ def setting_of(setup: TrainingSetup, capability: tuple[int, int]) -> Setting:
     """The part of a setup that profiles depend on."""
     lora = setup.lora if setup.method != "full" else None
     upcast = setup.kbit_upcast and setup.quant is not None
+    _refuse_expert_adapters(setup)
     quant = effective_quant(setup)
     kernel = attention_kernel(setup, capability)
     return Setting(
@@ -80,6 +82,22 @@ def setting_of(setup: TrainingSetup, capability: tuple[int, int]) -> Setting:
         fused_head=setup.fused_head,
         short=setup.micro_step_tokens < heads.TILE_TOKENS,
     )
+
+
+# PEFT 0.21 turns these names, on these models, into adapters on the routed experts (and on nothing
+# else of that name): every expert's full weight is then made anew in each forward pass.
+_EXPERT_NAMES = frozenset({"gate_proj", "up_proj", "down_proj"})
+_EXPERTS_BY_NAME = frozenset({"deepseek_v2", "deepseek_v3"})
+
+
+def _refuse_expert_adapters(setup: TrainingSetup) -> None:
+    shape, lora = setup.model, setup.lora
+    if lora is None or setup.method == "full" or shape.model_type not in _EXPERTS_BY_NAME:
+        return
+    if _EXPERT_NAMES & set(shape.targets(lora.targets)):
+        raise UnsupportedModel(
+            "error.shape.expert_adapters", hint="hint.shape.expert_adapters", model=shape.id
+        )
 
 
 def attention_kernel(setup: TrainingSetup, capability: tuple[int, int]) -> str:
