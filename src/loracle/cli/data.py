@@ -30,12 +30,24 @@ def run(
     quiet: bool = typer.Option(False, "--quiet", "-q", help=words.text("help.quiet")),
 ) -> None:
     """Read a data set and say what is in it; exit 2 where rows are bad."""
-    from loracle.catalog.datasets import count_data, find_counter, read_dataset
+    from loracle.catalog.datasets import (
+        count_data,
+        count_large,
+        find_counter,
+        is_large,
+        read_dataset,
+        sample_large,
+    )
 
     output = Output("json" if as_json else "quiet" if quiet else form)
-    data = read_dataset(file, format=rows, skip_bad=skip_bad, repair=repair, encoding=encoding)
     counter = find_counter(model, vocab_size=_vocab_size(model))
-    counted = count_data(data, counter, seq_len=seq_len, packing=not no_packing)
+    how = {"seq_len": seq_len, "packing": not no_packing}
+    if is_large(file) and not repair and encoding is None:
+        sample = sample_large(file, format=rows, skip_bad=skip_bad)
+        counted = count_large(sample, counter, **how)  # type: ignore[arg-type]
+    else:
+        data = read_dataset(file, format=rows, skip_bad=skip_bad, repair=repair, encoding=encoding)
+        counted = count_data(data, counter, **how)  # type: ignore[arg-type]
     if output.mode == "json":
         output.json(_document(counted, seq_len))
     elif output.mode == "quiet":
@@ -81,6 +93,9 @@ def _show(output: Output, counted: "DataCount", seq_len: int) -> None:
         )
     )
     how = "tokens_exact" if facts.counted_by == "tokenizer" else "tokens_characters"
+    if counted.read_share < 1:
+        share, rows = f"{counted.read_share:.1%}", f"{counted.report.num_rows:,}"
+        output.warning("data.large", share=share, rows=rows)
     if facts.counted_by == "tokenizer" and counted.counted_rows < facts.num_samples:
         how = "tokens_sampled"
     output.line(
@@ -151,5 +166,6 @@ def _document(counted: "DataCount", seq_len: int) -> dict[str, object]:
         "unlabelled_rows": counted.unlabelled_rows,
         "cut_tokens": counted.cut_tokens,
         "packed_fill": counted.packed_fill,
+        "read_share": counted.read_share,
         "report": asdict(counted.report),
     }

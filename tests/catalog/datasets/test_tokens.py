@@ -187,6 +187,32 @@ def test_large_sets_are_sampled_with_a_range(model_folder, tmp_path, monkeypatch
     assert sampled.facts.tokens.likely == pytest.approx(whole.facts.tokens.likely, rel=0.02)
 
 
+def test_large_files_are_sampled_by_place(model_folder, tmp_path, monkeypatch):
+    """Rows get longer towards the end; the estimate still covers the whole count."""
+    from loracle.catalog.datasets import is_large, large, sample_large
+
+    random = Random(5)
+    texts = [" ".join(["word"] * random.randint(1, 3 + index // 150)) for index in range(9000)]
+    path = rows(tmp_path / "a.jsonl", *[{"text": text} for text in texts])
+    whole = data_facts(path, seq_len=64, model=model_folder)
+    assert not is_large(path)
+    monkeypatch.setattr(large, "LARGE_BYTES", 100_000)
+    monkeypatch.setattr(large, "_WINDOWS", 60)
+    monkeypatch.setattr(large, "_WINDOW_BYTES", 4000)
+    sample = sample_large(path)
+    assert 0.1 < sample.read_share < 0.5
+    assert sample.rows.low <= 9000 <= sample.rows.high
+    assert sample.rows.likely == pytest.approx(9000, rel=0.05)
+    sampled = data_facts(path, seq_len=64, model=model_folder)
+    assert sampled.tokens.low <= whole.tokens.likely <= sampled.tokens.high
+    assert sampled.tokens.likely == pytest.approx(whole.tokens.likely, rel=0.05)
+    assert sampled.packed_sequences == pytest.approx(whole.packed_sequences, rel=0.05)
+    path.write_text(path.read_text() + "{'text': 1}\n" * 2000)
+    with pytest.raises(DataError) as caught:
+        sample_large(path)
+    assert caught.value.values["reasons"].keys() == {"single_quotes"}
+
+
 def test_packing_is_that_of_trl():
     datasets = pytest.importorskip("datasets")
     data_utils = pytest.importorskip("trl.data_utils")

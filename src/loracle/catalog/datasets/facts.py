@@ -1,11 +1,12 @@
 """From a data set to what a plan needs to know of it: tokens, lengths, the cut, the packing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from pathlib import Path
 from random import Random
 
+from loracle.catalog.datasets.large import LargeSample, is_large, sample_large
 from loracle.catalog.datasets.packing import packed_sequences, padding_share
 from loracle.catalog.datasets.reader import read_dataset
 from loracle.catalog.datasets.samples import DataReport, DataSet, Sample
@@ -34,6 +35,7 @@ class DataCount:
     unlabelled_rows: int
     cut_tokens: float
     packed_fill: float
+    read_share: float = 1.0  # of the bytes; less where a large file was sampled
 
 
 def data_facts(
@@ -51,8 +53,11 @@ def data_facts(
     `model` is a folder or hub id whose tokenizer may lie on this machine; else `vocab_size`
     narrows the count by characters.
     """
-    data = read_dataset(source, format=format, skip_bad=skip_bad)
     counter = find_counter(model, vocab_size=vocab_size)
+    if is_large(source):
+        sample = sample_large(source, format=format, skip_bad=skip_bad)
+        return count_large(sample, counter, seq_len=seq_len, packing=packing).facts
+    data = read_dataset(source, format=format, skip_bad=skip_bad)
     return count_data(data, counter, seq_len=seq_len, packing=packing).facts
 
 
@@ -89,6 +94,36 @@ def count_data(
         cut_tokens=sum(lengths) - kept_tokens,
         packed_fill=kept_tokens / (packed * seq_len),
     )
+
+
+def count_large(
+    sample: LargeSample, counter: TokenCounter, *, seq_len: int, packing: bool = True
+) -> DataCount:
+    """Count a sampled set and scale it to the whole; ranges take in what the sample leaves open."""
+    counted = count_data(sample.data, counter, seq_len=seq_len, packing=packing)
+    facts, number = counted.facts, len(sample.data.samples)
+    scale = sample.rows.scaled(1 / number)
+    kept = facts.tokens_kept
+    return replace(
+        counted,
+        facts=replace(
+            facts,
+            num_samples=round(sample.rows.likely),
+            tokens=_times(facts.tokens, scale),
+            tokens_kept=None if kept is None else _times(kept, scale),
+            packed_sequences=None
+            if facts.packed_sequences is None
+            else round(facts.packed_sequences * scale.likely),
+            bad_rows=round(facts.bad_rows * scale.likely),
+        ),
+        unlabelled_rows=round(counted.unlabelled_rows * scale.likely),
+        cut_tokens=counted.cut_tokens * scale.likely,
+        read_share=sample.read_share,
+    )
+
+
+def _times(value: Range, scale: Range) -> Range:
+    return Range(value.low * scale.low, value.likely * scale.likely, value.high * scale.high)
 
 
 def percentiles(lengths: Sequence[int]) -> dict[int, float]:

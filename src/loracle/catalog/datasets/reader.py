@@ -1,8 +1,8 @@
 """Read a data set: files to samples, with every row accounted for."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from itertools import chain, islice
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from loracle.catalog.datasets.encoding import detect_encoding
 from loracle.catalog.datasets.formats import FORMATS, BadRow, detect_format, read_row, used_keys
-from loracle.catalog.datasets.rows import RawRow, container_of, raw_rows
+from loracle.catalog.datasets.rows import RawRow, container_of, parse_line, raw_rows
 from loracle.catalog.datasets.samples import DataReport, DataSet, RowProblem, Sample
 from loracle.errors import DataError, InputError, Problem
 
@@ -42,12 +42,43 @@ def read_dataset(
     numbered = _numbered(paths, encoding, repair)
     if max_rows is not None:
         numbered = islice(numbered, max_rows)
-    chosen, rows = _format_of(numbered, format, source)
+    return _dataset(numbered, paths, format, skip_bad, encoding)
+
+
+@dataclass(frozen=True, slots=True)
+class RawLine:
+    """A line of JSONL that was picked from somewhere in a file."""
+
+    file: str
+    text: str
+
+
+def dataset_of_lines(
+    lines: Sequence[RawLine],
+    paths: tuple[Path, ...],
+    *,
+    format: str = "auto",  # noqa: A002 - the recipe's word
+    skip_bad: bool = False,
+) -> DataSet:
+    """Samples of picked lines, checked as `read_dataset` does; their line numbers are not known."""
+    numbered = ((one.file, number, parse_line(one.text)) for number, one in enumerate(lines, 1))
+    return _dataset(numbered, paths, format, skip_bad, None)
+
+
+def _dataset(
+    numbered: "Iterator[Row]",
+    paths: tuple[Path, ...],
+    wanted: str,
+    skip_bad: bool,
+    encoding: str | None,
+) -> DataSet:
+    source = ", ".join(str(path) for path in paths[:3])
+    chosen, rows = _format_of(numbered, wanted, source)
     tally = _Tally()
     samples = tuple(_samples(rows, chosen, tally))
     report = tally.report(paths, chosen, encoding, len(samples))
     if report.num_rows == 0:
-        raise DataError("error.data.empty", code="E024", path=str(source))
+        raise DataError("error.data.empty", code="E024", path=source)
     if report.num_bad and not (skip_bad and samples):
         raise bad_rows_error(report)
     return DataSet(samples=samples, report=report)
@@ -155,7 +186,7 @@ def _numbered(paths: Iterable[Path], encoding: str | None, repair: bool) -> Iter
             yield str(path), number, row
 
 
-def _format_of(rows: Iterator[Row], wanted: str, source: str | Path) -> tuple[str, Iterator[Row]]:
+def _format_of(rows: Iterator[Row], wanted: str, source: str) -> tuple[str, Iterator[Row]]:
     """The format of a data set and its rows, those looked at included."""
     if wanted != "auto":
         if wanted not in FORMATS:

@@ -106,7 +106,7 @@ def _jsonl_rows(path: Path, encoding: str | None, repair: bool) -> Iterator[RawR
         if unfinished is not None:
             yield unfinished
             unfinished = None
-        row = _parse_line(line, number, repair)
+        row = parse_line(line, number, repair)
         if isinstance(row, RowProblem) and row.reason == "truncated":
             unfinished = row
         else:
@@ -119,7 +119,8 @@ def _jsonl_rows(path: Path, encoding: str | None, repair: bool) -> Iterator[RawR
         )
 
 
-def _parse_line(line: str, number: int, repair: bool) -> RawRow | RowProblem:
+def parse_line(line: str, number: int | None = None, repair: bool = False) -> RawRow | RowProblem:
+    """One line of JSONL; `number` is its place in the file, None where that is not known."""
     repaired = ""
     try:
         value = parse_json(line)
@@ -135,7 +136,7 @@ def _parse_line(line: str, number: int, repair: bool) -> RawRow | RowProblem:
     return RawRow(number, value, repaired)
 
 
-def _problem(fault: JsonFault, line: int, column: int) -> RowProblem:
+def _problem(fault: JsonFault, line: int | None, column: int) -> RowProblem:
     return RowProblem(reason=fault.reason, row=0, line=line, column=column, detail=fault.detail)
 
 
