@@ -10,6 +10,7 @@ Left out: memory that grows over a run as lengths change (it is in the range, no
 value), and kernels that torch.compile would fuse.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -76,8 +77,8 @@ def estimate_memory(setup: TrainingSetup, gpu: Gpu | None = None) -> MemoryEstim
         max(moment.num_bytes for moment in moments if moment.phase != "optimizer"),
         max(moment.num_bytes for moment in moments if moment.phase == "optimizer"),
     )
-    _, managed = params.optimizer_bytes(setup)
-    outside = (gpu.context_bytes if gpu else CONTEXT_BYTES) + managed / _shards(setup)
+    sums = params.totals(setup)
+    outside = (gpu.context_bytes if gpu else CONTEXT_BYTES) + sums.managed / _shards(setup)
     doubt = doubt_of(setup)
     reserved_range = doubt.reserved(
         reserved, peak.num_bytes, peak.num_bytes - sum(fixed.values()), segments
@@ -90,7 +91,7 @@ def estimate_memory(setup: TrainingSetup, gpu: Gpu | None = None) -> MemoryEstim
         device_bytes=reserved_range.plus(outside),
         peak_phase=peak.phase,
         terms=tuple(_terms(setup, peak)),
-        trainable_params=params.trainable_params(setup),
+        trainable_params=sums.trainable,
         notes=doubt.notes,
     )
 
@@ -103,7 +104,7 @@ def _terms(setup: TrainingSetup, peak: _Moment) -> Iterator[Term]:
     values: Mapping[str, object] = {
         "tokens": setup.micro_step_tokens,
         "layers": setup.model.num_layers,
-        "trainable": params.trainable_params(setup),
+        "trainable": params.totals(setup).trainable,
         "parameters": setup.model.num_params,
     }
     for name, size in peak.parts.items():
@@ -121,20 +122,19 @@ def _shards(setup: TrainingSetup) -> int:
 def _fixed(setup: TrainingSetup, capability: tuple[int, int]) -> dict[str, float]:
     """What is there throughout the step."""
     shards = _shards(setup)
-    base = params.quantised_bytes(setup) + params.unquantised_bytes(setup)
-    on_card, _ = params.optimizer_bytes(setup)
+    sums = params.totals(setup)
     workspace = HOPPER_WORKSPACE if capability[0] in HOPPER_LIKE else WORKSPACE
     fixed = {
-        "base": base / shards,
-        "adapters": params.adapter_bytes(setup) / shards,
-        "optimizer": on_card / shards,
+        "base": sums.base / shards,
+        "adapters": sums.adapters / shards,
+        "optimizer": sums.optimizer / shards,
         "batch": float(BATCH_TENSORS * 8 * setup.micro_step_tokens),
         "workspace": 2.0 * workspace,
     }
     if setup.num_gpus > 1 and setup.parallel == "ddp":
-        fixed["buckets"] = float(params.gradient_bytes(setup))
+        fixed["buckets"] = float(sums.gradients)
     if shards > 1:
-        fixed["gathered"] = 2.0 * base / max(1, setup.model.num_layers)
+        fixed["gathered"] = 2.0 * sums.base / max(1, setup.model.num_layers)
     return fixed
 
 
@@ -147,8 +147,9 @@ class _Step:
         self.head = head_profile(setup, capability)
         self.tokens, self.positions = setup.micro_step_tokens, _positions(setup)
         self.kept = [self._size(profile.kept) for profile in self.kinds]
-        self.all_kept = sum(self.kept[kind] for kind in self.order)
-        self.every_gradient = params.gradient_bytes(setup) / _shards(setup)
+        self.counts = Counter(self.order)
+        self.all_kept = sum(self.kept[kind] * count for kind, count in self.counts.items())
+        self.every_gradient = params.totals(setup).gradients / _shards(setup)
         # From the second micro-batch on, every gradient is there before the backward pass.
         self.before = self.every_gradient if setup.grad_accum > 1 else 0.0
 
@@ -157,7 +158,9 @@ class _Step:
 
     def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
         """(phase, bytes by term) of everything that can be the peak, residents left out."""
-        casts = sum(self._size(self.kinds[kind].casts) for kind in self.order)
+        casts = sum(
+            self._size(self.kinds[kind].casts) * count for kind, count in self.counts.items()
+        )
         for point in self.head.forward:
             yield "loss", self._parts(point, self.before, self.all_kept, casts, head=True)
         for point in self.head.backward:

@@ -234,3 +234,44 @@ def gradient_bytes(setup: TrainingSetup) -> int:
     return sum(
         count * rounded(elements * item) for elements, count, item, _ in trained_tensors(setup)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Every sum of a setup that does not depend on batch or length, in bytes."""
+
+    base: int
+    adapters: int
+    optimizer: int
+    managed: int
+    gradients: int
+    trainable: int
+
+
+_REMEMBERED = 512
+_totals: dict[object, tuple[ModelShape, Totals]] = {}
+
+
+def totals(setup: TrainingSetup) -> Totals:
+    """The sums, remembered: a search over batches asks for the same ones again and again."""
+    key = (
+        id(setup.model), setup.method, setup.quant, setup.kbit_upcast, setup.base_dtype,
+        setup.optimizer, setup.lora,
+    )  # fmt: skip
+    known = _totals.get(key)
+    if known is None:
+        if len(_totals) >= _REMEMBERED:
+            _totals.pop(next(iter(_totals)))
+        on_card, managed = optimizer_bytes(setup)
+        known = _totals[key] = (
+            setup.model,  # held, so that its id stays its own
+            Totals(
+                base=quantised_bytes(setup) + unquantised_bytes(setup),
+                adapters=adapter_bytes(setup),
+                optimizer=on_card,
+                managed=managed,
+                gradients=gradient_bytes(setup),
+                trainable=trainable_params(setup),
+            ),
+        )
+    return known[1]
