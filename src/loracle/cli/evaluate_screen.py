@@ -45,6 +45,9 @@ def show(
     output.line()
     for hint in evaluation.hints:
         output.line(output.text(hint.id, **_readable(hint.values)))
+    if evaluation.unscored:
+        limit = evaluation.spec.max_tokens
+        output.warning("evaluate.unscored", rows=evaluation.unscored, limit=limit)
     _duplicates(output, evaluation)
     for index in range(min(samples, len(evaluation.items))):
         _sample(output, evaluation, index)

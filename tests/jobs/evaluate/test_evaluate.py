@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from loracle.errors import InputError, MissingExtra, RunError
+from loracle.errors import DataError, InputError, MissingExtra, RunError
 from loracle.jobs.evaluate import evaluate as module
 from loracle.jobs.evaluate.evaluate import Spec, evaluate
 from loracle.jobs.evaluate.subjects import Subject
@@ -110,6 +110,21 @@ def test_loss_only_and_plain_text(run, tmp_path):
     assert (found.metric, found.metrics) == ("loss", ())
     assert set(found.comparisons["base>adapter"]) == {"loss"}
     assert found.scores["base"].texts == (None,) * 12
+
+
+def test_rows_whose_answer_is_cut_away_are_counted(run, held_out, tmp_path):
+    rows = [json.loads(line) for line in held_out.read_text().splitlines()]
+    for row in rows[:4]:
+        row["messages"][0]["content"] = "word " * 150 + row["messages"][0]["content"]
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    target = find_target(str(run))
+    found = judged(target, path, tmp_path / "out", max_tokens=100)
+    assert (found.unscored, len(found.items)) == (4, 26)
+    assert all(score > 0 for score in found.scores["base"].nll)
+    with pytest.raises(DataError) as caught:
+        judged(target, path, tmp_path / "out", max_tokens=5)
+    assert caught.value.code == "E027"
 
 
 def test_duplicates_are_found(run, held_out, tmp_path):

@@ -63,6 +63,7 @@ class Evaluation:
     metrics: tuple[str, ...]
     items: tuple[Item, ...]
     report: DataReport
+    unscored: int  # rows whose answer lies beyond `max_tokens`: no label is left to score
     scores: Mapping[str, Scores]
     comparisons: Mapping[str, Mapping[str, Comparison]]  # "a>b": metric: comparison
     equivalences: Mapping[str, Equivalence]  # merged subject: against its adapter
@@ -82,6 +83,7 @@ class Evaluation:
             "schema": SCHEMA,
             "data": self.spec.data,
             "num_items": len(self.items),
+            "unscored": self.unscored,
             "metrics": list(self.metrics),
             "decides": self.metric,
             "margin": self.spec.margin,
@@ -120,10 +122,8 @@ def evaluate(
     data = read_dataset(spec.data, format=spec.format)
     samples = data.samples[: spec.max_items]
     tokenizer = load_tokenizer(tokenizer_source)
-    items = _scored_items(
-        make_items(samples, tokenizer, max_tokens=spec.max_tokens, train_on=spec.train_on),
-        spec.data,
-    )
+    every = make_items(samples, tokenizer, max_tokens=spec.max_tokens, train_on=spec.train_on)
+    items = _scored_items(every, spec.data)
     references = [item.reference for item in items if item.reference is not None]
     metrics = _metrics(spec.metric, references)
     job = _Job(spec, tuple(items), metrics, tokenizer, folder, device, progress, subjects)
@@ -132,7 +132,7 @@ def evaluate(
     scores = {
         one.id: scores_of(one.id, items, answers[one.id], metrics, labels) for one in subjects
     }
-    evaluation = _judge(job, subjects, scores, fidelity, data.report)
+    evaluation = _judge(job, subjects, scores, fidelity, data.report, len(every) - len(items))
     write_json(folder / "report.json", evaluation.document())
     return evaluation
 
@@ -286,6 +286,7 @@ def _judge(
     scores: Mapping[str, Scores],
     fidelity: Mapping[str, Fidelity],
     report: DataReport,
+    unscored: int,
 ) -> Evaluation:
     spec = job.spec
     metric = job.metrics[0] if job.metrics else "loss"
@@ -316,6 +317,7 @@ def _judge(
         metrics=job.metrics,
         items=job.items,
         report=report,
+        unscored=unscored,
         scores=scores,
         comparisons=comparisons,
         equivalences=equivalences,
