@@ -123,8 +123,9 @@ class _Bar:
             Text(f"{step / steps:.0%}"),
             Text(self.output.text("train.head.left", time=duration(left))),
         )
-        return Group(Text(""), bar, Text(""), comparison(self.output, self._step, self._plan,
-                                                         self._eval, left))  # fmt: skip
+        return Group(
+            Text(""), bar, Text(""), comparison(self.output, self._step, self._plan, self._eval)
+        )
 
 
 def comparison(
@@ -132,7 +133,6 @@ def comparison(
     step: Mapping[str, Any],
     plan: Mapping[str, Any],
     eval_loss: float | None,
-    seconds_left: float,
 ) -> Any:
     """Loss, speed, memory and money, beside the plan."""
     from rich.table import Table
@@ -165,7 +165,9 @@ def comparison(
         )
     if "spent" in step:
         spent, currency = float(step["spent"]), step.get("currency", "")
+        at_end = spent * step["steps"] / max(1, step["step"])
         table.add_row(say("train.head.spent"), f"{spent:.2f} {currency}")
+        table.add_row(say("train.head.at_end"), f"{at_end:.2f} {currency}")
     return table
 
 
@@ -198,7 +200,8 @@ def sentences(output: Output, run: "RunFolder", event: Mapping[str, Any]) -> lis
         return [say("train.stopped", step=event["step"], reason=reason, name=run.name)]
     if kind == "finished":
         path = run.adapter if run.adapter.is_dir() else run.model
-        return [say("train.finished", step=event["step"], path=path)]
+        done = say("train.finished", step=event["step"], path=path)
+        return [*_against_plan(output, event), done]
     if kind == "adapted":
         changes = ", ".join(
             say("train.changes_row", key=key, before=before, after=after)
@@ -223,6 +226,22 @@ def sentences(output: Output, run: "RunFolder", event: Mapping[str, Any]) -> lis
         "rng_lost": "train.rng_lost", "then_skipped": "train.then_skipped",
     }  # fmt: skip
     return [say(simple[kind], **event)] if kind in simple else []
+
+
+def _against_plan(output: Output, event: Mapping[str, Any]) -> list[str]:
+    """The whole run in one line, beside the plan where there is one."""
+    plan, now = event.get("plan") or {}, event.get("tokens_per_s")
+    if not plan.get("tokens_per_s") or not event.get("peak_bytes") or not now:
+        return []
+    return [
+        output.text(
+            "train.against_plan",
+            speed=f"{now:,.0f}",
+            planned_speed=f"{plan['tokens_per_s']:,.0f}",
+            memory=gib(event["peak_bytes"]),
+            planned_memory=gib(plan["allocated_bytes"]),
+        )
+    ]
 
 
 def step_line(event: Mapping[str, Any]) -> str:

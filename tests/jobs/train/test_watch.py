@@ -113,3 +113,13 @@ def test_every_alarm_has_its_sentence_and_its_hint():
     for name in alarm_ids():
         assert words.has(f"watch.{name}"), name
         assert words.has(f"watch.{name}_hint"), name
+
+
+def test_tokenising_that_takes_a_good_part_of_the_job_is_said_once():
+    """120 s before 400 steps of a second: 23 %; over 2,000 steps it would be 6 %."""
+    steps = [reading(n) for n in range(1, 40)]
+    alarms = watch_over(steps, data_seconds=120.0)
+    assert ids(alarms) == ["starved_tokenising"]
+    assert alarms[0].values["share"] == pytest.approx(120 / 520)
+    watch = Watch(Expected(num_steps=2000, data_seconds=120.0))
+    assert [alarm for one in steps for alarm in watch.look(one)] == []

@@ -7,6 +7,7 @@ is compared with SDPA on the card before it is used, and SDPA stays where they d
 """
 
 import inspect
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,6 +42,12 @@ def _varlen() -> Any:
     except ImportError:  # torch before 2.10
         return None
     return varlen_attn
+
+
+@cache
+def _options() -> frozenset[str]:
+    """Names of the kernel's parameters: they differ between versions of torch."""
+    return frozenset(inspect.signature(_varlen()).parameters)
 
 
 def _forward(
@@ -84,8 +91,7 @@ def _call(
     sliding_window: int | None,
 ) -> torch.Tensor:
     """(tokens, heads, head_dim) each; causal inside the documents that `bounds` delimit."""
-    varlen = _varlen()
-    known = inspect.signature(varlen).parameters
+    varlen, known = _varlen(), _options()
     options: dict[str, Any] = {}
     if "window_size" in known:
         options["window_size"] = (-1 if sliding_window is None else sliding_window - 1, 0)

@@ -1,5 +1,6 @@
 """The loop and its ends: finished, stopped with a checkpoint, out of memory, a full disk."""
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from loracle.jobs.train.mirror import Mirror
 from loracle.jobs.train.model import SpecialTokens
 from loracle.jobs.train.options import Options
 from loracle.jobs.train.outcome import Outcome
+from loracle.jobs.train.place import promise
 from loracle.jobs.train.pulse import Pulse, Stopper
 from loracle.jobs.train.readings import card_watcher
 from loracle.jobs.train.record import write_record
@@ -47,6 +49,7 @@ class Loop:
     special: SpecialTokens
     status: dict[str, object]
     model_bytes: int | None
+    data_seconds: float
     on_step: Callable[[dict[str, object]], None] = field(default=lambda event: None)
 
     def train(
@@ -98,6 +101,7 @@ class Loop:
             Expected(
                 num_steps=_num_steps(self.recipe, len(train_rows), per_step),
                 tokens_per_s_low=speed.tokens_per_s.low if speed else None,
+                data_seconds=self.data_seconds,
                 budget=self.options.budget,
                 currency=self.options.currency,
             ),
@@ -142,11 +146,21 @@ class Loop:
         self._save_result(trainer)
         if is_main():
             write_record(self.run, self.setup, self.gpu, self.model_bytes)
-            self._event("finished", step=step, spent=self.pulse.spent())
+            self._event("finished", step=step, spent=self.pulse.spent(), **self._summary())
             self._finish_mirror()
             write_status(self.run, state="finished", reason="")
             self._then()
         return Outcome(state="finished", step=step)
+
+    def _summary(self) -> dict[str, object]:
+        """What was read over the last start, beside what was planned."""
+        measured = json.loads(self.run.record.read_text("utf-8"))["measured"]
+        return {
+            "tokens_per_s": measured["tokens_per_s"],
+            "peak_bytes": measured["peak_allocated_bytes"],
+            "reserved_bytes": measured["peak_reserved_bytes"],
+            "plan": promise(self.candidate),
+        }
 
     def _stopped(self, reason: str, step: int) -> Outcome:
         self._event("stopped", step=step, reason=reason, spent=self.pulse.spent())

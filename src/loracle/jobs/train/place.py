@@ -80,3 +80,18 @@ def setup_from(
     if candidate.filled is not None and training.gradient_checkpointing == "auto":
         return candidate.filled.setup.with_changes(num_gpus=1, parallel="none")
     return candidate.setup.with_changes(num_gpus=1, parallel="none")
+
+
+def promise(candidate: Candidate | None) -> dict[str, object] | None:
+    """What the plan said of this card, as plain data for the screens that compare."""
+    if candidate is None:
+        return None
+    speed = candidate.speed
+    return {
+        "device_bytes": candidate.memory.device_bytes.likely,
+        "reserved_bytes": candidate.memory.reserved_bytes.likely,
+        "allocated_bytes": candidate.memory.allocated_bytes.likely,
+        "tokens_per_s": speed.tokens_per_s.likely if speed else None,
+        "tokens_per_s_low": speed.tokens_per_s.low if speed else None,
+        "usable_bytes": candidate.usable_bytes,
+    }

@@ -222,6 +222,7 @@ class _Training:
 
         training, data = self.recipe.training, self.recipe.data
         prepared = []
+        self.data_seconds = 0.0
         for name, source in (("train", data.train), ("eval", data.eval)):
             if source is None:
                 prepared.append(None)
@@ -233,6 +234,7 @@ class _Training:
             )  # fmt: skip
             one = prepare_data(spec, self.tokenizer, set(self.special.stop_ids))
             seconds = round(time.monotonic() - began, 2)
+            self.data_seconds += seconds
             self._event("data", part=name, seconds=seconds, **_plain(one.counts))
             self._report(preflight.check_counts(one.counts, training.seq_len))
             if self.options.rehearsal:
@@ -298,6 +300,7 @@ class _Training:
             tokenizer=self.tokenizer,
             special=self.special,
             status=self.status,
+            data_seconds=self.data_seconds,
             model_bytes=self.model_bytes,
             gpu=self.gpu,
         ).train(model, flat, train.dataset, evaluation and evaluation.dataset, checkpoint)
@@ -334,6 +337,8 @@ class _Training:
         write_json(self.run.facts, document)
 
     def _start_facts(self) -> dict[str, object]:
+        from loracle.jobs.train.place import promise
+
         setup = self.setup
         return {
             "card": self.card.name if self.card else "cpu",
@@ -341,7 +346,7 @@ class _Training:
             "grad_accum": setup.grad_accum,
             "world_size": setup.num_gpus,
             "gradient_checkpointing": setup.gradient_checkpointing,
-            "plan": None if self.candidate is None else _promise(self.candidate),
+            "plan": promise(self.candidate),
         }
 
     def _report(self, findings: list[Any]) -> None:
@@ -351,19 +356,6 @@ class _Training:
     def _event(self, kind: str, **values: object) -> None:
         if is_main():
             append_event(self.run, kind, **values)
-
-
-def _promise(candidate: Any) -> dict[str, object]:
-    """What the plan said of this card, for the screens that compare."""
-    speed = candidate.speed
-    return {
-        "device_bytes": candidate.memory.device_bytes.likely,
-        "reserved_bytes": candidate.memory.reserved_bytes.likely,
-        "allocated_bytes": candidate.memory.allocated_bytes.likely,
-        "tokens_per_s": speed.tokens_per_s.likely if speed else None,
-        "tokens_per_s_low": speed.tokens_per_s.low if speed else None,
-        "usable_bytes": candidate.usable_bytes,
-    }
 
 
 def _plain(counts: Any) -> dict[str, object]:

@@ -1,8 +1,14 @@
-"""The run's pulse: one event a step, and the decisions to save, to stop, to raise an alarm."""
+"""The run's pulse: one event a step, and the decisions to save, to stop, to raise an alarm.
+
+Reading a loss waits for the card, and a card that waits for its next step is paid for nothing. On
+one card the losses are therefore held as tensors and read together every few seconds, and before
+anything that must not lose them: a save, an evaluation, an end.
+"""
 
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +21,19 @@ from loracle.jobs.train.options import Options
 from loracle.jobs.train.readings import CardState, CardWatcher
 from loracle.jobs.train.trainer import Interrupted, LoracleTrainer
 from loracle.jobs.train.watch import Alarm, Expected, Reading, Watch
+
+HOLD_SECONDS = 5.0  # longest time that events lag behind the run
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A step whose loss nobody has read yet."""
+
+    step: int
+    loss: torch.Tensor
+    tokens: int
+    fetch: float
+    collate: float
 
 
 class Stopper:
@@ -60,7 +79,7 @@ class Pulse(TrainerCallback):
         self._spent_before = spent_before
         self._on_step = on_step
         self._began = self._saved = self._step_ended = time.monotonic()
-        self._tokens = 0
+        self._held: list[_Held] = []
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         """The clocks start here: loading and tokenising have events of their own."""
@@ -88,6 +107,15 @@ class Pulse(TrainerCallback):
         if self._agreed(reason):
             control.should_save = True
             control.should_training_stop = True
+        if self.trainer.holds_losses:
+            loss, counts = self.trainer.take_step_loss(), self.trainer.take_step_counts()
+            self._held.append(_Held(state.global_step, loss, *counts))
+            control.should_log |= (
+                control.should_save
+                or control.should_evaluate
+                or control.should_training_stop
+                or time.monotonic() - self._step_ended >= HOLD_SECONDS
+            )
         return control
 
     def on_log(
@@ -98,20 +126,47 @@ class Pulse(TrainerCallback):
             if "eval_loss" in logs:
                 self._event("evaluated", step=state.global_step, eval_loss=logs["eval_loss"])
             return
+        if self._held:
+            self.flush(state, logs)
+            return
         now = time.monotonic()
         seconds, self._step_ended = now - self._step_ended, now
-        reading, event = self._read(state, logs, seconds)
+        counts = self.trainer.take_step_counts()
+        self._tell(state, state.global_step, float(logs["loss"]), logs, seconds, *counts)
+
+    def flush(self, state: TrainerState, logs: Any) -> None:
+        """Read the held losses and tell their steps; each gets the mean time of the window."""
+        held, self._held = self._held, []
+        if not held:
+            return
+        losses = torch.stack([one.loss.float() for one in held]).tolist()  # waits for the card
+        now = time.monotonic()
+        seconds, self._step_ended = (now - self._step_ended) / len(held), now
+        for one, loss in zip(held, losses, strict=True):
+            known = logs if one is held[-1] else {}
+            self._tell(state, one.step, loss, known, seconds, one.tokens, one.fetch, one.collate)
+
+    def _tell(
+        self,
+        state: TrainerState,
+        step: int,
+        loss: float,
+        logs: Any,
+        seconds: float,
+        tokens: int,
+        fetch: float,
+        collate: float,
+    ) -> None:
+        reading, event = self._read(state, step, loss, logs, seconds, tokens, fetch, collate)
         self.trainer.finite = math.isfinite(reading.loss)
         if not state.is_world_process_zero:
             return
         alarms = self.watch.look(reading)
         append_event(self.run, "step", **event)
-        write_status(
-            self.run, flush=False, step=state.global_step, spent=str(event.get("spent") or "0")
-        )
+        write_status(self.run, flush=False, step=step, spent=str(event.get("spent") or "0"))
         self._on_step(event)
         for alarm in alarms:
-            self._raise(alarm, state.global_step)
+            self._raise(alarm, step)
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
@@ -135,10 +190,17 @@ class Pulse(TrainerCallback):
         return self._spent_before + self.options.price_per_hour * hours
 
     def _read(
-        self, state: TrainerState, logs: Any, seconds: float
+        self,
+        state: TrainerState,
+        step: int,
+        loss: float,
+        logs: Any,
+        seconds: float,
+        tokens: int,
+        fetch: float,
+        collate: float,
     ) -> tuple[Reading, dict[str, object]]:
         trainer, card = self.trainer, self.card.take() if self.card else CardState()
-        tokens, fetch, collate = trainer.take_step_counts()
         spent = self.spent()
         on_card = torch.cuda.is_available()
         free_share = None
@@ -146,8 +208,8 @@ class Pulse(TrainerCallback):
             free, total = torch.cuda.mem_get_info()
             free_share = free / total
         reading = Reading(
-            step=state.global_step,
-            loss=float(logs["loss"]),
+            step=step,
+            loss=loss,
             grad_norm=None
             if trainer.accelerator.optimizer_step_was_skipped
             else logs.get("grad_norm"),
@@ -164,7 +226,7 @@ class Pulse(TrainerCallback):
             spent=spent,
         )
         event: dict[str, object] = {
-            "step": state.global_step,
+            "step": step,
             "steps": state.max_steps,
             "loss": reading.loss,
             "grad_norm": reading.grad_norm,

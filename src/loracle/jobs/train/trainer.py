@@ -91,6 +91,9 @@ class LoracleTrainer(SFTTrainer):
         self._collator = collator
         self._rng_of_step: dict[str, Any] | None = None
         self._tokens, self._data_seconds = 0, 0.0
+        # Several processes must agree on a loss each step; one alone need not read it at once.
+        self.holds_losses = self.args.logging_steps > 1
+        self._step_loss: torch.Tensor | None = None
         self._eval_loss = torch.zeros(2, dtype=torch.float64, device=self.args.device)
 
     def compute_loss(  # type: ignore[override]
@@ -132,11 +135,19 @@ class LoracleTrainer(SFTTrainer):
         self._tokens, self._data_seconds, self._collator.seconds = 0, 0.0, 0.0
         return tokens, fetch, collate
 
+    def take_step_loss(self) -> torch.Tensor:
+        """The loss of the step that has just ended, summed over its micro-steps, unread."""
+        loss, self._step_loss = self._step_loss, None
+        assert loss is not None
+        return loss.detach()
+
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """One forward and backward; no memory for it leaves by Interrupted."""
         self.phase = "step"
         try:
-            return super().training_step(*args, **kwargs)
+            loss = super().training_step(*args, **kwargs)
+            self._step_loss = loss if self._step_loss is None else self._step_loss + loss
+            return loss
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -332,7 +343,7 @@ def training_arguments(
         bf16=setup.autocast == "bfloat16",
         fp16=setup.autocast == "float16",
         use_cpu=not on_card,
-        logging_steps=1,
+        logging_steps=_NEVER if on_card and setup.num_gpus == 1 else 1,
         logging_nan_inf_filter=False,
         save_strategy="steps",
         save_steps=recipe.save.every_steps or _NEVER,

@@ -18,6 +18,7 @@ NOT_FINITE_LIMIT = 3
 SPEED_TOLERANCE = 0.9  # of the plan's low end
 LOW_USE = 0.60  # claim A-S2
 WAIT_SHARE = 0.15
+TOKENISING_SHARE, TOKENISING_SECONDS = 0.1, 60
 EXPLODED = 3.0  # times the median of the window before
 
 
@@ -60,6 +61,7 @@ class Expected:
 
     num_steps: int
     tokens_per_s_low: float | None = None
+    data_seconds: float = 0.0  # reading and tokenising, before the first step
     budget: Decimal | None = None
     currency: str = ""
 
@@ -151,6 +153,18 @@ def _starved(watch: Watch, now: Reading) -> Alarm | None:
     return Alarm(f"starved_{cause}", {"gpu_use": use, "wait_share": wait})
 
 
+def _tokenised(watch: Watch, now: Reading) -> Alarm | None:
+    """The card stood still while the data was prepared, for a good part of the whole job."""
+    step_seconds = watch._median(lambda one: one.step_seconds)
+    data = watch.expected.data_seconds
+    if step_seconds is None or data < TOKENISING_SECONDS:
+        return None
+    share = data / (data + step_seconds * watch.expected.num_steps)
+    if share < TOKENISING_SHARE:
+        return None
+    return Alarm("starved_tokenising", {"seconds": data, "share": share})
+
+
 def _idle_card(watch: Watch, now: Reading) -> Alarm | None:
     """Low use without waiting for data: launches limit, and a larger micro-batch would help."""
     use = watch._median(lambda one: one.gpu_use)
@@ -212,15 +226,16 @@ def _money(watch: Watch, amount: Decimal) -> dict[str, object]:
 
 
 _RULES: tuple[Callable[[Watch, Reading], Alarm | None], ...] = (
-    _not_finite, _exploding, _flat, _slow, _starved, _idle_card, _throttled, _ecc, _xid, _shared,
-    _over_budget, _will_cost_more,
+    _not_finite, _exploding, _flat, _slow, _starved, _tokenised, _idle_card, _throttled, _ecc,
+    _xid, _shared, _over_budget, _will_cost_more,
 )  # fmt: skip
 
 
 def alarm_ids() -> Iterator[str]:
     """Every id that an alarm can have, for the test that each has its words."""
     yield from (
-        "not_finite", "exploding", "flat", "slow", "starved_disk", "starved_workers", "idle_card",
+        "not_finite", "exploding", "flat", "slow", "starved_disk", "starved_workers",
+        "starved_tokenising", "idle_card",
         "throttled_thermal", "throttled_power", "throttled_hardware", "ecc", "xid", "shared",
         "over_budget", "will_cost_more",
     )  # fmt: skip
