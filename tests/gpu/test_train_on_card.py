@@ -107,3 +107,21 @@ def test_a_step_tells_memory_power_and_use(make_run):
     told = [event for event in run.events("step") if "power_w" in event]
     assert told
     assert told[0]["temperature_c"] > 0
+
+
+def test_fp16_with_fp32_adapters_trains_as_on_a_card_without_bf16(make_run, monkeypatch):
+    """TRL casts adapters on a 4-bit base to bf16, which fp16's loss scaling cannot unscale."""
+    from dataclasses import replace
+
+    from loracle.jobs.train import place
+    from loracle.jobs.train.process import train_run
+
+    real = place.local_card
+    monkeypatch.setattr(place, "local_card", lambda: replace(real(), capability=(7, 5)))
+    run = make_run("turing", 12)
+    assert train_run(run, resume=False).state == "finished"
+    setup = run.read_facts()["setup"]
+    assert (setup["base_dtype"], setup["lora"]["dtype"]) == ("float16", "float32")
+    losses = [event["loss"] for event in run.events("step")]
+    assert all(0 < loss < 10 for loss in losses)
+    assert losses[-1] < losses[0]
