@@ -389,6 +389,7 @@ def test_recomputation_changes_no_loss(make_run, losses):
     assert losses(plain) == pytest.approx(losses(second), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_rehearsal_takes_two_steps_saves_and_goes_on_before_the_run(make_run, place):
     run = make_run(
         options=Options(smoke=True), training={"steps": 1}, data={"eval": str(place / "eval.jsonl")}
