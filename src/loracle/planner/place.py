@@ -35,6 +35,14 @@ class Place:
         return replace(self.node, share="whole", share_fraction=1.0, memory_bytes=None)
 
     @property
+    def alike(self) -> tuple[object, ...]:
+        """Equal for places that the laws cannot tell apart: the same card, part, count and link."""
+        bare = replace(
+            self.around, num_cores=None, ram_bytes=None, disk_bytes=None, network_bytes_per_s=None
+        )
+        return self.gpu.id, self.gpu.memory_bytes, self.gpu.bandwidth_bytes_per_s, bare
+
+    @property
     def isolated(self) -> bool:
         """Whether nobody else can take this part's memory and time."""
         return self.node.share in ("whole", "mig")

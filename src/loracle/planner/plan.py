@@ -13,7 +13,7 @@ from loracle.domain.gpu import Gpu
 from loracle.domain.model import ModelShape
 from loracle.domain.money import FxRate
 from loracle.domain.offer import Offer
-from loracle.domain.plan import Candidate, DataFacts, Hint, Plan
+from loracle.domain.plan import Candidate, DataFacts, Filled, Hint, Plan
 from loracle.domain.recipe import Recipe
 from loracle.domain.setup import TrainingSetup
 from loracle.errors import EngineError, InputError
@@ -93,8 +93,7 @@ def make_plan(
         seated, refused = _dry_run_best(
             recipe, seated, work, facts, laws, market, tracer, prices_matter
         )
-    to_fill = seated if fill_cards is None else seated[:fill_cards]
-    seated[: len(to_fill)] = [_filled(recipe, seat, work, data, laws) for seat in to_fill]
+    seated = _filled(recipe, seated, work, data, laws, fill_cards)
     plan = _assemble(recipe, facts, setup, data, work, seated, laws, market)
     return replace(plan, hints=(*refused, *plan.hints))
 
@@ -181,11 +180,27 @@ def _dry_run_best(
     return seated, ()
 
 
-def _filled(recipe: Recipe, seat: Seat, work: Workload, data: DataFacts, laws: Laws) -> Seat:
-    if seat.candidate.rank is None:
-        return seat
-    filled = fill(recipe, seat.choice, seat.place, work, data, laws)
-    return replace(seat, candidate=replace(seat.candidate, filled=filled))
+def _filled(
+    recipe: Recipe,
+    seated: Sequence[Seat],
+    work: Workload,
+    data: DataFacts,
+    laws: Laws,
+    most: int | None,
+) -> list[Seat]:
+    """The seats with the fastest setting of each, for the first `most` of those recommended."""
+    found: dict[object, Filled | None] = {}
+    last = len(seated) if most is None else most
+    done = []
+    for seat in seated[:last]:
+        if seat.candidate.rank is None:
+            done.append(seat)
+            continue
+        key = (seat.place.alike, seat.candidate.memory.engine)
+        if key not in found:
+            found[key] = fill(recipe, seat.choice, seat.place, work, data, laws)
+        done.append(replace(seat, candidate=replace(seat.candidate, filled=found[key])))
+    return [*done, *seated[last:]]
 
 
 def _plain(hint: Hint) -> Hint:
@@ -210,23 +225,17 @@ def _seats(
     laws: Laws,
     market: Market,
 ) -> list[Seat]:
-    seats = (_seat(recipe, setup, place, work, facts, laws, market) for place in found)
-    return [seat for seat in seats if seat is not None]
-
-
-def _seat(
-    recipe: Recipe,
-    setup: TrainingSetup,
-    place: Place,
-    work: Workload,
-    facts: Facts,
-    laws: Laws,
-    market: Market,
-) -> Seat | None:
-    choice = _choice(recipe, on_card(setup, place.gpu), place, work, laws)
-    if choice is None:
-        return None
-    return _seat_of(recipe, choice, place, work, facts, market)
+    """A seat for each place that can share the batch; places that are alike share the search."""
+    chosen: dict[object, Choice | None] = {}
+    seats = []
+    for place in found:
+        if place.alike not in chosen:
+            setup_here = on_card(setup, place.gpu)
+            chosen[place.alike] = _choice(recipe, setup_here, place, work, laws)
+        choice = chosen[place.alike]
+        if choice is not None:
+            seats.append(_seat_of(recipe, choice, place, work, facts, market))
+    return seats
 
 
 def _seat_of(

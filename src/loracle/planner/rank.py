@@ -69,28 +69,36 @@ def _rest_order(one: Candidate) -> tuple[int, float]:
 
 
 def _labelled(ranked: list[Candidate]) -> list[Candidate]:
-    if not ranked:
-        return []
-    fastest = min(ranked, key=lambda one: one.seconds.likely)
+    """Name the cheapest and the fastest, and whom each other one is behind.
+
+    In order of cost, a candidate is beaten by the first one before it that is as fast: only those
+    faster than all before them need to be remembered.
+    """
+    seconds = [one.seconds.likely for one in ranked]
+    first_fastest = seconds.index(min(seconds)) if seconds else -1
+    front: list[int] = []
     labelled = []
-    for one in ranked:
+    for index, one in enumerate(ranked):
         labels = one.labels
         if one.rank == 1 and one.cost is not None:
             labels = (*labels, "cheapest")
-        if one is fastest:
+        if index == first_fastest:
             labels = (*labels, "fastest")
-        better = next((other for other in ranked if _dominates(other, one)), None)
+        better = next((at for at in front if _beats(ranked, seconds, at, index)), None)
         if better is not None:
             labels = (*labels, "dominated")
-        labelled.append(replace(one, labels=labels, dominated_by=better.rank if better else None))
+        elif not front or seconds[index] < seconds[front[-1]]:
+            front.append(index)
+        rank_of_better = None if better is None else ranked[better].rank
+        labelled.append(replace(one, labels=labels, dominated_by=rank_of_better))
     return labelled
 
 
-def _dominates(left: Candidate, right: Candidate) -> bool:
-    """Cheaper and faster, or equal in one of the two."""
-    if left.cost is None or right.cost is None:
+def _beats(ranked: Sequence[Candidate], seconds: Sequence[float], left: int, right: int) -> bool:
+    """Cheaper and as fast, or faster and as cheap; only where both have a price."""
+    ours, theirs = ranked[left].cost, ranked[right].cost
+    if ours is None or theirs is None:
         return False
-    costs = left.cost.likely.amount, right.cost.likely.amount
-    times = left.seconds.likely, right.seconds.likely
-    no_worse = costs[0] <= costs[1] and times[0] <= times[1]
-    return no_worse and (costs[0] < costs[1] or times[0] < times[1])
+    amounts = ours.likely.amount, theirs.likely.amount
+    no_worse = amounts[0] <= amounts[1] and seconds[left] <= seconds[right]
+    return no_worse and (amounts[0] < amounts[1] or seconds[left] < seconds[right])
