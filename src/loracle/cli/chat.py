@@ -19,6 +19,9 @@ def run(
     ),
 ) -> None:
     """Read messages from the terminal or a pipe, one a line, until an empty one."""
+    from loracle.jobs.evaluate.subjects import require_stack
+
+    require_stack()
     from loracle.jobs.evaluate.talk import conversation
     from loracle.jobs.evaluate.targets import find_target
 

@@ -49,6 +49,9 @@ def run(
     quiet: bool = typer.Option(False, "--quiet", "-q", help=words.text("help.quiet")),
 ) -> None:
     """Compare; exit 0 when the tuned model is better, 1 where it is not or that cannot be told."""
+    from loracle.jobs.evaluate.subjects import require_stack
+
+    require_stack()
     from loracle.cli.evaluate_screen import show
     from loracle.jobs.evaluate.evaluate import evaluate
     from loracle.jobs.evaluate.subjects import choose_device

@@ -35,6 +35,9 @@ def run(
     quiet: bool = typer.Option(False, "--quiet", "-q", help=words.text("help.quiet")),
 ) -> None:
     """Merge, verify, and say what was made."""
+    from loracle.jobs.evaluate.subjects import require_stack
+
+    require_stack()
     from loracle.errors import InputError
     from loracle.jobs.evaluate.targets import find_target
     from loracle.jobs.merge.deed import merge_target

@@ -161,6 +161,17 @@ def test_a_fully_tuned_model_is_held_against_its_base(run, base, adapter, held_o
     assert found.hints[0].id == "evaluate.advice.better"
 
 
+def test_every_subject_ends_at_the_same_tokens(base, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    (other / "generation_config.json").write_text('{"eos_token_id": [2, 7]}')
+    bare = tmp_path / "bare"
+    shutil.copytree(base, bare)
+    (bare / "generation_config.json").unlink()
+    subjects = [Subject(id=str(one), weights=str(one)) for one in (base, other, bare)]
+    assert module.generation_stops(subjects) == [2, 7]
+
+
 class TestFaults:
     def test_broken_adapter(self, run):
         weights = run / "adapter" / "adapter_model.safetensors"

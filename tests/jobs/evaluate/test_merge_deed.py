@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -176,3 +177,13 @@ def test_command_faults_are_one_line(run, base, tmp_path, loracle):
         code, _, err = loracle(*arguments)
         assert code == 2
         assert f"[{expected}]" in err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "merge", "chat"])
+@pytest.mark.parametrize("package", ["torch", "peft"])
+def test_a_bare_install_names_the_extra(run, loracle, monkeypatch, command, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    code, _, err = loracle(command, run, "--lang", "en")
+    assert code == 2
+    assert f"`{package}` is not installed" in err
+    assert "pip install 'loracle[train]'" in err

@@ -266,12 +266,15 @@ class _Job:
 
 def generation_stops(subjects: Sequence[Subject]) -> list[int]:
     """Every token that any subject's generation config ends at: all subjects get the same list."""
+    from transformers import GenerationConfig
+
     found: list[int] = []
     for one in subjects:
-        path = Path(one.weights) / "generation_config.json"
-        if path.is_file():
-            ids = json.loads(path.read_text("utf-8")).get("eos_token_id")
-            found += ids if isinstance(ids, list) else [] if ids is None else [ids]
+        try:
+            ids = GenerationConfig.from_pretrained(one.weights).eos_token_id
+        except OSError:  # a model without one ends at its tokenizer's token
+            continue
+        found += ids if isinstance(ids, list) else [] if ids is None else [ids]
     return list(dict.fromkeys(found))
 
 

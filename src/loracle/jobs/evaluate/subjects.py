@@ -4,6 +4,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +36,17 @@ class Subject:
         return (self.weights, self.quant, self.dtype)
 
 
+def require_stack() -> None:
+    """Raise MissingExtra where torch, transformers or peft is not installed; imports none."""
+    for package in ("torch", "transformers", "peft"):
+        if find_spec(package) is None:
+            raise MissingExtra("train", package)
+
+
 def choose_device() -> "torch.device":
-    """The first CUDA card, else the CPU; raises MissingExtra without torch."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtra("train", "torch") from error
+    """The first CUDA card, else the CPU."""
+    import torch
+
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
