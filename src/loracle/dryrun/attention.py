@@ -4,8 +4,9 @@ Sources: torch's native/transformers/cuda/sdp_utils.cpp (choice), attention.cu a
 attention_backward.cu, flash_attn/flash_api.cpp, native/cudnn/MHA.cpp; for packed documents
 torch.nn.attention.varlen. None of the fused kernels holds a score matrix.
 
-The workspace of cuDNN's backward kernel is not in any source: an fp32 accumulator of the query's
-gradient and one row sum a query row match every measured run on a Hopper card.
+The workspace of cuDNN's backward kernel is in no source. The allocator's own log of runs on a Hopper
+card shows an fp32 accumulator of the query's gradient, one float a query row and 256 bytes, and
+with grouped heads the key and value gradients of every query head.
 """
 
 from typing import Any
@@ -39,24 +40,30 @@ class FusedAttention(torch.autograd.Function):
     ) -> torch.Tensor:
         """(batch, heads, rows, head_dim) in the layout of the query."""
         batch, heads, rows, _ = q.shape
-        out = torch.empty(
-            batch, rows, heads, v.shape[-1], dtype=q.dtype, device=q.device
-        ).transpose(1, 2)
         if kernel == "efficient":
             rows = (rows + 31) // 32 * 32
-        lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
-        seed = torch.empty(2, dtype=torch.int64, device=q.device)
+        seed = torch.empty(1, dtype=torch.int64, device=q.device)
         offset = torch.empty(1, dtype=torch.int64, device=q.device)
+        out = torch.empty(
+            batch, q.shape[2], heads, v.shape[-1], dtype=q.dtype, device=q.device
+        ).transpose(1, 2)
+        lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
         ctx.kernel, ctx.causal, ctx.recorder = kernel, causal, recorder
         recorder.note(ops.attention(q, k, v, kernel, causal, phase))
-        ctx.save_for_backward(q, k, v, bias, out, lse, seed, offset)
+        saved = (bias, k, q, v, lse, out, offset, seed)  # autograd's own node lets go in this order
+        ctx.checkpointed = recorder.checkpointed  # and a checkpoint in the opposite one
+        ctx.save_for_backward(*(reversed(saved) if ctx.checkpointed else saved))
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
         """Gradients of q, k and v."""
-        # all names stay: they keep the saved tensors alive until the kernel is done, as CUDA does
-        q, k, v, _bias, _out, _lse, _seed, _offset = ctx.saved_tensors
+        saved = ctx.saved_tensors
+        if not ctx.checkpointed:
+            saved = saved[::-1]
+        # all names stay, in this order: they keep the tensors alive until the kernel is done
+        _seed, _offset, _out, _lse, v, q, k, _bias = saved
+        del saved
         if ctx.kernel == "cudnn":  # takes any layout with a unit stride inside (cuDNN >= 9.5.1)
             if grad.stride(-1) != 1:
                 grad = grad.transpose(1, 2).contiguous().transpose(1, 2)
@@ -75,8 +82,10 @@ def _attention_scratch(kernel: str, q: torch.Tensor, k: torch.Tensor) -> None:
     batch, heads, rows, dim = q.shape
     grouped = k.shape[1] != heads
     if kernel == "cudnn":
-        numel = batch * heads * rows * (dim + 1)
-        scratch = [torch.empty(numel, dtype=torch.float32, device="meta")]
+        size = batch * heads * rows * (dim + 1) * 4 + 256
+        if grouped:  # key and value gradients of every query head, summed afterwards
+            size += 2 * batch * heads * k.shape[2] * dim * k.element_size()
+        scratch = [torch.empty(size, dtype=torch.uint8, device="meta")]
     elif kernel == "flash":
         rounded = (rows + 127) // 128 * 128
         wide = _rounded_width(dim)
@@ -177,25 +186,21 @@ class Attention:
         dropout_p: float, grouped: bool,
     ) -> str:  # fmt: skip
         """cudnn, flash, efficient or math."""
+        if q.shape[1] != k.shape[1] and not grouped:
+            return "math"  # key heads that are only broadcast: no fused kernel takes them
         if self.flash and bias is None:
             return "flash"
         dim = max(q.shape[-1], v.shape[-1])
         half = q.dtype in (torch.float16, torch.bfloat16)
         limit = 256 if self.capability[0] == 9 else 128
-        if (
-            self.capability[0] in (9, 10)
-            and half
-            and dim <= limit
-            and dim % 8 == 0
-            and v.shape[-1] % 8 == 0
-        ):
+        if self.capability[0] in (9, 10) and half and dim <= limit and dim % 8 == 0:
             return "cudnn"
         ampere = self.capability >= (8, 0)
         if ampere and half and bias is None and dim <= 256 and q.shape[-1] == v.shape[-1]:
             return "flash"
         if q.dtype is torch.bfloat16 and not ampere:
             return "math"
-        return "efficient" if q.shape[1] == k.shape[1] or not grouped else "math"
+        return "efficient" if q.shape[1] == k.shape[1] else "math"
 
     def __call__(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """F.scaled_dot_product_attention."""
@@ -217,13 +222,18 @@ class Attention:
             return NotImplemented  # type: ignore[no-any-return]
         kernel = self.choose(query, key, value, attn_mask, dropout_p, enable_gqa)
         if kernel == "math":
-            return NotImplemented  # type: ignore[no-any-return]
+            self.recorder.in_place = True  # the composite adds its mask in place on a card
+            try:
+                return func(  # type: ignore[no-any-return]
+                    query, key, value, attn_mask=attn_mask, dropout_p=dropout_p,
+                    is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
+                )  # fmt: skip
+            finally:
+                self.recorder.in_place = False
         bias = attn_mask
         if bias is not None and bias.dtype == torch.bool:
             # convert_boolean_attn_mask: where(mask, 0, -inf) in the query's dtype
-            allowed = bias
-            bias = torch.zeros_like(allowed, dtype=query.dtype)
-            bias.masked_fill_(~allowed, float("-inf"))
+            bias = torch.empty_like(bias, dtype=query.dtype)
         return FusedAttention.apply(
             query,
             key,

@@ -70,26 +70,31 @@ class CudaAutocast(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         name = _DUNDER.get(name, name)
+        held: list[Any] = []
         if torch.is_autocast_enabled("cuda"):
             args, kwargs = self._cast_all(name, args, kwargs)
+            held = list(args)
+            args = ()
+        out = self._call(name, func, held or args, kwargs)
+        for at in range(len(held)):  # casts go in the order of the arguments, as temporaries do
+            held[at] = None
+        return out
+
+    def _call(self, name: str, func: Any, args: Any, kwargs: dict) -> Any:
         replacement = self.replacements.get(name)
         if replacement is not None:
-            out = replacement(func, args, kwargs)
+            out = replacement(func, tuple(args), kwargs)
             if out is not NotImplemented:
                 return out
         return func(*args, **kwargs)
 
     def _cast_all(self, name: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if name in _LOWER:
-            dtype = torch.get_autocast_dtype("cuda")
-            return self._map(args, dtype), {k: self._cast(v, dtype) for k, v in kwargs.items()}
+            return self._map(args, kwargs, torch.get_autocast_dtype("cuda"))
         if name in _FP32:
             if name == "pow" and not any(_eligible(a) for a in args):
                 return args, kwargs
-            return (
-                self._map(args, torch.float32),
-                {k: self._cast(v, torch.float32) for k, v in kwargs.items()},
-            )
+            return self._map(args, kwargs, torch.float32)
         if name in _FP32_DTYPE:
             first = args[0] if args else kwargs.get("input")
             if _eligible(first) and kwargs.get("dtype") is None and first.dtype != torch.float32:
@@ -99,11 +104,14 @@ class CudaAutocast(TorchFunctionMode):
             tensors = [a for a in args if _eligible(a)]
             if tensors:
                 widest = max((t.dtype for t in tensors), key=lambda d: _WIDTH.get(d, 0))
-                return self._map(args, widest), kwargs
+                return self._map(args, kwargs, widest)
         return args, kwargs
 
-    def _map(self, args: tuple, dtype: torch.dtype) -> tuple:
-        return tuple(self._cast(a, dtype) for a in args)
+    def _map(self, args: tuple, kwargs: dict, dtype: torch.dtype) -> tuple[tuple, dict]:
+        """Cast all arguments, the last one first: so does the C++ call that does it on a card."""
+        named = {name: self._cast(value, dtype) for name, value in reversed(kwargs.items())}
+        placed = [self._cast(value, dtype) for value in reversed(args)]
+        return tuple(reversed(placed)), {name: named[name] for name in kwargs}
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
         if isinstance(value, list | tuple) and not isinstance(value, torch.Size):

@@ -23,8 +23,24 @@ DTYPES = {
 }  # fmt: skip
 
 
+def import_bitsandbytes() -> Any:
+    """bitsandbytes, without waiting for compilers.
+
+    Its fallback kernels for CPUs are wrapped in torch.compile when it is imported, which loads
+    inductor: a second or two for code that a dry run never calls.
+    """
+    compile_ = torch.compile
+    torch.compile = lambda function=None, **_: function or (lambda f: f)  # type: ignore[assignment]
+    try:
+        import bitsandbytes
+    finally:
+        torch.compile = compile_
+    return bitsandbytes
+
+
 def model_config(config: Mapping[str, object], attention: str) -> Any:
     """The transformers config of a config.json. Raises EngineError for an unknown architecture."""
+    import_bitsandbytes()  # before transformers and PEFT do it
     from transformers import AutoConfig
 
     raw = dict(config)
@@ -84,8 +100,7 @@ def load_model(setup: TrainingSetup, model: Any, recorder: Recorder) -> Any:
 
 
 def _quantise(model: nn.Module, setup: TrainingSetup, recorder: Recorder) -> None:
-    import bitsandbytes as bnb
-
+    bnb = import_bitsandbytes()
     double = setup.quant == "nf4-double"
     head = model.get_output_embeddings()  # type: ignore[operator]
     for name, linear in list(model.named_modules()):

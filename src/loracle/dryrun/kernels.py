@@ -5,15 +5,19 @@ sorts and reductions, the unpacked copy of a 4-bit weight. Sources are torch's A
 (cuda/Dropout.cu, cuda/Embedding.cu, cuda/SoftMax.cu) and bitsandbytes' backends/cuda/ops.py.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from loracle.dryrun.recorder import Recorder
 from loracle.errors import EngineError
 
 aten = torch.ops.aten
+# scratch of cub's reductions and selections on a card of a hundred multiprocessors: a few KiB
+REDUCE_SCRATCH = 21_503
+SELECT_SCRATCH = 1_279
 
 
 def cublas_workspace(capability: tuple[int, int]) -> int:
@@ -70,7 +74,9 @@ def gemm_4bit(
             nested = torch.empty_like(absmax_8bit, dtype=torch.float32)
             scales = nested + absmax_offset  # noqa: F841  both stay until the product is done
         weight = torch.empty(tuple(shape), dtype=a.dtype, device=a.device)
-        return functional.linear(a, weight, bias)
+        rows = a.reshape(-1, a.shape[-1])
+        out = rows.mm(weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
+        return out.view(*a.shape[:-1], out.shape[-1])
 
 
 def embedding_dense_backward(
@@ -101,6 +107,68 @@ def softmax_backward(
     return out
 
 
+def safe_softmax(
+    recorder: Recorder, func: Any, x: torch.Tensor, dim: int, dtype: Any = None
+) -> torch.Tensor:
+    """Softmax, and two masks that find the rows with nothing to attend to."""
+    out = torch.empty_like(x, dtype=dtype)
+    recorder.watch(out, "activation", "_safe_softmax")
+    recorder.temporary(x.numel(), x.numel() // max(1, x.shape[dim]), op="_safe_softmax")
+    return out
+
+
+def reduce(recorder: Recorder, func: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """A sum or a mean; integers are widened to int64 first, long ones are summed in stages."""
+    out = func(x, *args, **kwargs)
+    recorder.watch(out, "activation", func._overloadpacket.__name__)
+    if not x.is_floating_point() and x.dtype != torch.int64:
+        recorder.temporary(x.numel() * 8, op="sum")
+    elif x.numel() > out.numel() > 0:
+        dims = args[0] if args and isinstance(args[0], list | tuple) else range(x.dim())
+        inner = any(d % x.dim() == x.dim() - 1 for d in dims)
+        recorder.temporary(staging_bytes(x.numel(), out.numel(), inner=inner), op="sum")
+    return out
+
+
+def staging_bytes(
+    num_inputs: int, num_outputs: int, *, inner: bool, num_sms: int = 132
+) -> int:
+    """Global memory of a reduction that several blocks share (setReduceConfig, cuda/Reduce.cuh).
+
+    `inner` says whether the fastest dimension is reduced. Inputs of 16 or 32 bits, summed in fp32.
+    """
+    per_output = num_inputs // num_outputs
+    vector = 1
+    if not inner:
+        vector = next(v for v in (4, 2, 1) if num_outputs % v == 0)
+    dim0, dim1 = (per_output, num_outputs) if inner else (num_outputs // vector, per_output)
+    threads = 512 // vector
+    width = min(_last_pow2(dim0), 32, threads)
+    height = min(_last_pow2(dim1), threads // width)
+    width = min(_last_pow2(dim0), threads // height)
+    step_output = 1 if inner else width
+    values = _div_up(per_output, width if inner else 1)
+    if values < min(height * 16, 256):
+        return 0
+    values = _div_up(values, height)
+    grid = _div_up(num_outputs // vector, step_output)
+    target = num_sms * (2048 // (width * height))
+    if values < 256 or grid > target:
+        return 0
+    blocks = max(min(_div_up(target, grid), _div_up(values, 16)), _div_up(values, 256))
+    if blocks <= 1:
+        return 0
+    return 4 * num_outputs * blocks * (1 if inner else width * vector)
+
+
+def _last_pow2(n: int) -> int:
+    return 1 << max(0, n.bit_length() - 1)
+
+
+def _div_up(a: int, b: int) -> int:
+    return -(-a // b)
+
+
 def index(recorder: Recorder, func: Any, x: torch.Tensor, indices: Any) -> torch.Tensor:
     """x[mask] for a mask that keeps everything: nonzero, then a gather by int64 positions."""
     first = indices[0]
@@ -109,9 +177,31 @@ def index(recorder: Recorder, func: Any, x: torch.Tensor, indices: Any) -> torch
     if recorder.uniform.get(first) is not True:
         raise EngineError("dryrun.data_dependent", op="boolean index")
     rows = first.numel()
-    out = torch.empty(rows, *x.shape[first.dim() :], dtype=x.dtype, device=x.device)
-    recorder.temporary(rows * first.dim() * 8, op="nonzero")
-    recorder.watch(out, "activation", "index")
+    with _nonzero(recorder, first):
+        out = torch.empty(rows, *x.shape[first.dim() :], dtype=x.dtype, device=x.device)
+        recorder.watch(out, "activation", "index")
+    return out
+
+
+@contextmanager
+def _nonzero(recorder: Recorder, mask: torch.Tensor) -> Iterator[None]:
+    """The positions of a mask of ones, as int64, alive while they are used."""
+    count = recorder.born(4, "workspace", "nonzero")
+    recorder.temporary(REDUCE_SCRATCH, op="nonzero")
+    positions = recorder.born(mask.numel() * mask.dim() * 8, "workspace", "nonzero")
+    recorder.temporary(SELECT_SCRATCH, op="nonzero")
+    recorder.died(count)
+    yield
+    recorder.died(positions)
+
+
+def masked_scatter(
+    recorder: Recorder, func: Any, x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
+) -> torch.Tensor:
+    """A copy of x, and the mask's running count in int64."""
+    out = torch.empty_like(x)
+    recorder.watch(out, "activation", "masked_scatter")
+    recorder.temporary(mask.numel() * 8, SELECT_SCRATCH, op="masked_scatter")
     return out
 
 
@@ -131,7 +221,12 @@ def table() -> dict[Any, Any]:
         aten.native_dropout.default: native_dropout,
         aten.native_dropout_backward.default: native_dropout_backward,
         aten.index.Tensor: index,
+        aten.masked_scatter.default: masked_scatter,
         aten.bincount.default: bincount,
+        aten._safe_softmax.default: safe_softmax,
+        aten.sum.default: reduce,
+        aten.sum.dim_IntList: reduce,
+        aten.mean.dim: reduce,
         aten._softmax_backward_data.default: softmax_backward,
         aten.embedding_dense_backward.default: embedding_dense_backward,
     }

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_iter
 
 from loracle.domain.trace import Op
 
-_GEMMS = {"mm", "bmm", "addmm", "baddbmm", "_grouped_mm", "gemm_4bit"}
+_GEMMS = {"mm", "bmm", "addmm", "baddbmm", "_grouped_mm"}
 _KINDS = {
     "embedding": "embedding", "embedding_dense_backward": "embedding", "index_select": "embedding",
     "dequantize_4bit": "dequant", "dequantize_blockwise": "dequant",
@@ -19,7 +19,8 @@ _KINDS = {
     "_log_softmax": "loss", "_log_softmax_backward_data": "loss", "nll_loss_forward": "loss",
     "nll_loss_backward": "loss",
 }  # fmt: skip
-_FREE = {"empty", "empty_like", "empty_strided", "new_empty", "lift_fresh", "_local_scalar_dense"}
+# gemm_4bit runs a product of its own, which is counted
+_FREE = {"gemm_4bit", "empty", "empty_like", "empty_strided", "new_empty", "lift_fresh", "_local_scalar_dense"}
 
 
 @cache

@@ -29,6 +29,8 @@ from loracle.dryrun.values import Uniform
 from loracle.errors import EngineError
 
 Kernel = Callable[..., Any]
+aten = torch.ops.aten
+_IN_PLACE = {aten.add.Tensor, aten.index_put.default}
 
 
 @dataclass(slots=True)
@@ -61,8 +63,11 @@ class Recorder(TorchDispatchMode):
         self.uniform = Uniform()
         self.workspace_bytes = 0
         self.recomputing = False
+        self.checkpointed = False
         self._layer_of = re.compile(re.escape(layer_path) + r"\.(\d+)(?:\.|$)")
         self._layer_path = layer_path
+        self.in_place = False
+        self._functional: tuple[Segment, int, int, tuple[int, ...]] | None = None
         self._seen: set[str] = set()
         self._live: dict[int, tuple[weakref.ref, list[int]]] = {}
         self.enter("load", None, "load")
@@ -89,10 +94,13 @@ class Recorder(TorchDispatchMode):
         self.sizes.append(size)
         self.owners.append((self.module, kind, op))
         self.segments[-1].events.append(number)
+        self._functional = None
         return number
 
     def died(self, number: int) -> None:
         """Log the death of a storage."""
+        if self._functional is not None and self._was_in_place(number):
+            return
         self.segments[-1].events.append(~number)
 
     def once(self, what: str) -> bool:
@@ -120,14 +128,14 @@ class Recorder(TorchDispatchMode):
         size = storage.nbytes()
         if size == 0:
             return None
-        number = self.born(size, kind, op)
+        box = [self.born(size, kind, op)]
 
-        def gone(_: object, key: int = key, number: int = number) -> None:
-            self.died(number)
+        def gone(_: object, key: int = key, box: list[int] = box) -> None:
             self._live.pop(key, None)
+            self.died(box[0])
 
-        self._live[key] = (weakref.ref(storage, gone), [number])
-        return number
+        self._live[key] = (weakref.ref(storage, gone), box)
+        return box[0]
 
     def number_of(self, tensor: torch.Tensor) -> int | None:
         """The number of a live tensor's storage."""
@@ -160,13 +168,53 @@ class Recorder(TorchDispatchMode):
         return "recompute" if self.recomputing else self.segments[-1].phase
 
     @contextmanager
-    def recompute(self) -> Iterator[None]:
-        """What runs inside is a checkpoint's second forward pass."""
-        self.recomputing = True
+    def checkpoint(self, *, again: bool) -> Iterator[None]:
+        """What runs inside is checkpointed: for the first time, or again in the backward pass."""
+        self.checkpointed, self.recomputing = True, again
         try:
             yield
         finally:
-            self.recomputing = False
+            self.checkpointed = self.recomputing = False
+
+    # --- in-place operations that a dispatch mode keeps autograd from using -------------------------
+
+    def _expect_in_place(self, func: Any, args: tuple, out: Any) -> None:
+        """Remember an operation that autograd would have done in place without a dispatch mode.
+
+        The engine adds up gradients with add_ and fills them with index_put_ where it holds the
+        only reference; under a mode it may not, and makes a new tensor. If the old storage dies
+        before anything else is born, the two were one on a card.
+        """
+        backward = self.segments[-1].phase == "backward" and not self.recomputing
+        if func not in _IN_PLACE or not (backward or self.in_place):
+            return
+        if args[0]._is_view():  # a view keeps its base, so the engine's reference is not the last
+            return
+        number = self.number_of(out)
+        if number is None or self.segments[-1].events[-1:] != [number]:
+            return
+        olds = tuple(
+            old
+            for old in (self.number_of(args[0]),)
+            if old is not None and old != number and self.sizes[old] == self.sizes[number]
+        )
+        if olds:
+            at = len(self.segments[-1].events) - 1
+            self._functional = (self.segments[-1], at, number, olds)
+
+    def _was_in_place(self, dead: int) -> bool:
+        assert self._functional is not None
+        segment, at, number, olds = self._functional
+        if dead not in olds or segment is not self.segments[-1]:
+            return False
+        self._functional = None
+        del segment.events[at]
+        for _, box in self._live.values():
+            if box[0] == number:
+                box[0] = dead
+                return True
+        segment.events.append(~dead)  # the result itself is gone already
+        return True
 
     # --- the watch -----------------------------------------------------------------------------
 
@@ -190,18 +238,23 @@ class Recorder(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor):
                 self.watch(tensor, "activation", name)
         self.uniform.after(func, args, out)
+        self._expect_in_place(func, args, out)
         op = describe(func, args, kwargs, out, self.op_phase())
         if op is not None:
             self.segments[-1].ops[op] += 1
             if op.kind == "gemm":
-                self._cublas(op.phase)
+                self._cublas(op)
         return out
 
-    def _cublas(self, phase: str) -> None:
-        """cuBLAS takes its workspace through the allocator, once a thread.
+    def _cublas(self, op: Op) -> None:
+        """cuBLAS takes its workspace through the allocator, once a thread; cublasLt another.
 
-        The autograd engine runs the backward pass of a card in a thread of its own.
+        The autograd engine runs the backward pass of a card in a thread of its own. A product with
+        a bias goes through cublasLt, whose workspace is 1 MiB.
         """
-        thread = "main" if phase in ("forward", "evaluation") else "autograd"
-        if self.workspace_bytes and not self.once(f"cublas {thread}"):
+        thread = "main" if op.phase in ("forward", "evaluation") else "autograd"
+        if op.name == "addmm":
+            if not self.once(f"cublasLt {thread}"):
+                self.born(1 << 20, "workspace", "cublasLt")
+        elif self.workspace_bytes and not self.once(f"cublas {thread}"):
             self.born(self.workspace_bytes, "workspace", "cublas")

@@ -3,7 +3,6 @@
 import gc
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +79,9 @@ def run(
         with cuda_autocast_state(mode), step.fused_head_on_cuda(recorder), recorder, mode:
             recorder.enter("load.trainer", None)
             total = torch.zeros((), device="meta")
+            held: list[Any] = []
             for number in range(STEPS):
-                _train_step(model, setup, recorder, number, total, packs)
+                _train_step(model, setup, recorder, number, total, packs, held)
                 recorder.enter(f"s{number}.optimizer", None, "optimizer")
                 found = {}
                 for name, p in named:
@@ -114,7 +114,9 @@ def _prepare(model: Any, setup: TrainingSetup, recorder: Recorder) -> None:
         model.gradient_checkpointing_enable(
             gradient_checkpointing_kwargs={
                 "use_reentrant": False,
-                "context_fn": lambda: (nullcontext(), recorder.recompute()),
+                "context_fn": lambda: (
+                    recorder.checkpoint(again=False), recorder.checkpoint(again=True)
+                ),
             },
             every_n_layers=setup.checkpoint_every,
         )
@@ -123,13 +125,13 @@ def _prepare(model: Any, setup: TrainingSetup, recorder: Recorder) -> None:
 
 def _train_step(
     model: Any, setup: TrainingSetup, recorder: Recorder, number: int, total: torch.Tensor,
-    packs: bool,
+    packs: bool, held: list[Any],
 ) -> None:  # fmt: skip
     micro_steps = min(setup.grad_accum, MICRO_STEPS)
     recorder.enter(f"s{number}.batch", None, "batch")
     batches = [_batch(setup, recorder, setup.micro_batch, packs) for _ in range(setup.grad_accum)]
-    items = torch.empty((), dtype=torch.int64, device="meta")
-    recorder.watch(items, "batch", "num_items_in_batch")
+    items = step.num_items(batches)
+    held[:] = [batches]  # the trainer's loop lets go of a step's batches once it has the next
     for micro, batch in enumerate(batches[:micro_steps]):
         recorder.enter(f"s{number}.m{micro}.forward", None, "forward")
         loss = step.forward_loss(model, setup, batch, items)
@@ -143,8 +145,7 @@ def _train_step(
 def _evaluate(model: Any, setup: TrainingSetup, recorder: Recorder, packs: bool) -> None:
     recorder.enter("e.batch", None, "batch")
     batch = _batch(setup, recorder, setup.eval_micro_batch or 1, packs)
-    items = torch.empty((), dtype=torch.int64, device="meta")
-    recorder.watch(items, "batch", "num_items_in_batch")
+    items = step.num_items([batch])
     recorder.enter("e.forward", None, "evaluation")
     model.eval()
     with torch.no_grad():

@@ -51,6 +51,14 @@ def packed_batch_for(
     return batch
 
 
+def num_items(batches: list[dict[str, Any]]) -> torch.Tensor:
+    """Trainer._get_num_items_in_batch: the labelled tokens of all micro-batches."""
+    total: Any = 0
+    for batch in batches:
+        total = total + batch["labels"][..., 1:].ne(-100).sum()
+    return total  # type: ignore[no-any-return]
+
+
 def forward_loss(
     model: Any, setup: TrainingSetup, batch: dict[str, torch.Tensor], items: torch.Tensor
 ) -> torch.Tensor:
