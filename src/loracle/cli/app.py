@@ -116,9 +116,12 @@ def _lift_language(arguments: list[str]) -> list[str]:
 def main() -> None:
     """Entry point: run a command, turn errors of the tree into a line and an exit code."""
     import gc
+    import os
 
     from loracle.cli.output import Output
 
+    # pydantic would look through every installed distribution for plugins; we have none
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.set_threshold(50_000, 20, 20)  # imports make objects that stay: collecting early is in vain
     arguments = _lift_language(sys.argv[1:])
     mode = "json" if "--json" in arguments else "human"

@@ -8,6 +8,7 @@ useful come first; interfaces show as many as they have room for.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from loracle.domain.money import Money, convert
 from loracle.domain.offer import HOURS_IN_TERM, MONTHS_IN_TERM, Offer
@@ -15,13 +16,14 @@ from loracle.domain.plan import Candidate, Hint, Plan
 from loracle.domain.recipe import Recipe
 from loracle.domain.setup import TrainingSetup
 from loracle.estimate.money import break_even_hours, offered_terms, period_price
-from loracle.planner.budget import spend_the_rest
 from loracle.planner.cost import Market, budget_of, cheapest_cost
-from loracle.planner.knobs import Turn, turn_until_it_fits
 from loracle.planner.laws import Laws
 from loracle.planner.resolve import on_card
 from loracle.planner.seat import Seat
 from loracle.planner.work import Workload
+
+if TYPE_CHECKING:
+    from loracle.planner.knobs import Turn
 
 MOST_CARDS_TRIED = 3  # each costs dozens of estimates
 NOTICEABLE_CUT = 0.01
@@ -148,6 +150,8 @@ def _knob_hints(session: Session) -> Iterator[Hint]:
         if not _would_be_cheaper(seat, session) or len(tried) >= MOST_CARDS_TRIED:
             continue
         tried.add(key)
+        from loracle.planner.knobs import turn_until_it_fits  # only where something is too small
+
         setup = on_card(session.plan.setup, seat.place.gpu)
         turn = turn_until_it_fits(
             session.recipe, setup, seat.place, session.plan.data, session.laws
@@ -157,7 +161,7 @@ def _knob_hints(session: Session) -> Iterator[Hint]:
             return
 
 
-def _knob_hint(seat: Seat, turn: Turn, session: Session) -> Hint:
+def _knob_hint(seat: Seat, turn: "Turn", session: Session) -> Hint:
     speed = turn.choice.speed
     assert speed is not None
     seconds = speed.step_seconds.scaled(turn.work.num_steps)
@@ -233,6 +237,8 @@ def changed_keys(candidate: Candidate, setup: TrainingSetup) -> Iterator[str]:
 def _budget_hints(session: Session) -> Iterator[Hint]:
     budget = budget_of(session.recipe)
     if budget is not None and budget.period != "total":
+        from loracle.planner.budget import spend_the_rest  # most plans have no such budget
+
         yield from spend_the_rest(budget, session.seats, session.market)
 
 
