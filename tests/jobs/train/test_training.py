@@ -140,6 +140,25 @@ def test_a_stopped_run_goes_on_with_the_same_losses(again, reference, losses, re
     assert losses(again) == losses(reference)
 
 
+def test_losses_that_are_read_late_are_the_same_and_none_is_missing(
+    place, losses, reference, tmp_path, monkeypatch
+):
+    """As on a card: read together every few seconds, and before every save and evaluation."""
+    from loracle.domain.recipe import Recipe
+    from loracle.jobs.train import trainer
+    from loracle.jobs.train.launch import create_run
+
+    monkeypatch.setattr(trainer, "log_every", lambda setup, on_card: 2**31)
+    recipe = Recipe.model_validate(reference_recipe(place, tmp_path))
+    run = create_run(recipe, Options(), name="late")
+    assert train_run(run, resume=False).state == "finished"
+    assert losses(run) == losses(reference)
+    order = [(event["event"], event["step"]) for event in run.events() if "step" in event]
+    for at, (kind, step) in enumerate(order):
+        if kind in ("saved", "evaluated", "finished"):
+            assert ("step", step) in order[:at], (kind, step)
+
+
 @pytest.mark.parametrize(
     "file", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json",
              "adapter_model.safetensors"],

@@ -172,6 +172,7 @@ class Loop:
     def _interrupted(self, trainer: LoracleTrainer, interrupted: Interrupted) -> Outcome:
         """Left in the middle of a step: the last whole one is saved first."""
         step = trainer.state.global_step
+        self.pulse.flush(trainer.state, {})
         if step > 0:
             trainer.save_interrupted()
         if interrupted.reason == "out_of_memory":
@@ -181,6 +182,7 @@ class Loop:
     def _out_of_memory(self, trainer: LoracleTrainer, phase: str) -> Outcome:
         """Say what was measured and planned; turn the next rung or name what could be turned."""
         step = trainer.state.global_step
+        self.pulse.flush(trainer.state, {})
         peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
         memory = self.candidate.memory if self.candidate else None
         self._event(

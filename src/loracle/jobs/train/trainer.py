@@ -146,7 +146,8 @@ class LoracleTrainer(SFTTrainer):
         self.phase = "step"
         try:
             loss = super().training_step(*args, **kwargs)
-            self._step_loss = loss if self._step_loss is None else self._step_loss + loss
+            if self.holds_losses:
+                self._step_loss = loss if self._step_loss is None else self._step_loss + loss
             return loss
         except RuntimeError as error:
             if not is_out_of_memory(error):
@@ -305,6 +306,11 @@ def set_rng_states(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
+def log_every(setup: TrainingSetup, *, on_card: bool) -> int:
+    """Each step, or, on one card, when the pulse says so (see `jobs/train/pulse.py`)."""
+    return _NEVER if on_card and setup.num_gpus == 1 else 1
+
+
 def training_arguments(
     recipe: Recipe,
     setup: TrainingSetup,
@@ -343,7 +349,7 @@ def training_arguments(
         bf16=setup.autocast == "bfloat16",
         fp16=setup.autocast == "float16",
         use_cpu=not on_card,
-        logging_steps=_NEVER if on_card and setup.num_gpus == 1 else 1,
+        logging_steps=log_every(setup, on_card=on_card),
         logging_nan_inf_filter=False,
         save_strategy="steps",
         save_steps=recipe.save.every_steps or _NEVER,
