@@ -18,7 +18,7 @@ from loracle.domain.estimate import MemoryEstimate, Term
 from loracle.domain.gpu import Gpu
 from loracle.domain.setup import TrainingSetup
 from loracle.estimate import params
-from loracle.estimate.decoder.parts import head_profile, layer_profiles
+from loracle.estimate.decoder.parts import head_profile, layer_profiles, lays_flat
 from loracle.estimate.decoder.profile import Point, total, value
 from loracle.estimate.decoder.tape import KINDS
 from loracle.estimate.loading import loading_slack
@@ -145,7 +145,7 @@ class _Step:
         self.setup = setup
         self.kinds, self.order = layer_profiles(setup, capability)
         self.head = head_profile(setup, capability)
-        self.tokens, self.positions = setup.micro_step_tokens, _positions(setup)
+        self.tokens, self.positions = setup.micro_step_tokens, _positions(setup, capability)
         self.kept = [self._size(profile.kept) for profile in self.kinds]
         self.counts = Counter(self.order)
         self.all_kept = sum(self.kept[kind] * count for kind, count in self.counts.items())
@@ -247,9 +247,10 @@ class _Step:
         return max(self._size(total(point)) for point in points)
 
 
-def _positions(setup: TrainingSetup) -> int:
+def _positions(setup: TrainingSetup, capability: tuple[int, int]) -> int:
     """Keys that a query is scored against where scores or masks are held in full.
 
-    Packing lays all sequences of a micro-batch in one row.
+    A batch that lies flat has all its tokens in one row, as TRL's packed one has.
     """
-    return setup.micro_step_tokens if setup.packing else setup.seq_len
+    flat = lays_flat(setup, capability) or (setup.packing and setup.stack == "trl")
+    return setup.micro_step_tokens if flat else setup.seq_len

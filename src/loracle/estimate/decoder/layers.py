@@ -18,9 +18,9 @@ class Layer:
     """What a layer's code needs to know: sizes, dtypes, adapters, kernels.
 
     `stream` is the dtype of the residual stream and of the norms' weights (fp32 after PEFT's
-    kbit upcast), `dtype` that of the base's Linear weights. `kernel` is cudnn, flash, efficient
-    or eager; `masked` says that a score mask is materialised (packing, a sliding window that is
-    shorter than the sequence).
+    kbit upcast), `dtype` that of the base's Linear weights. `kernel` is cudnn, flash, efficient,
+    math or eager; `masked` says that a score mask is materialised (packing, a sliding window
+    that is shorter than the sequence).
     """
 
     tape: Tape
@@ -148,6 +148,8 @@ def attend(layer: Layer, q: Tensor, k: Tensor, v: Tensor, value_dim: int = 0) ->
             softcap=layer.shape.attention_softcap is not None,
         )  # fmt: skip
     kernel = layer.kernel
+    if kernel == "math":
+        return op.math_attention(t, q, k, v, heads, kv_heads, value_dim or dim)
     if layer.masked:
         k = op.repeat_heads(t, k, heads // kv_heads)
         v = op.repeat_heads(t, v, heads // kv_heads)

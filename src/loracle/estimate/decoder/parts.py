@@ -77,7 +77,10 @@ def setting_of(setup: TrainingSetup, capability: tuple[int, int]) -> Setting:
         lora_dtype=lora.dtype if lora else "float32",
         dora=lora.use_dora if lora else False,
         kernel=kernel,
-        masked=setup.packing and kernel != "eager" and setup.attention == "sdpa",
+        masked=setup.packing
+        and kernel not in ("eager", "math")
+        and setup.attention == "sdpa"
+        and not lays_flat(setup, capability),
         checkpointed=setup.gradient_checkpointing,
         fused_head=setup.fused_head,
         short=setup.micro_step_tokens < heads.TILE_TOKENS,
@@ -100,17 +103,45 @@ def _refuse_expert_adapters(setup: TrainingSetup) -> None:
         )
 
 
+def lays_flat(setup: TrainingSetup, capability: tuple[int, int]) -> bool:
+    """Whether all rows of a micro-batch lie in one, without a mask.
+
+    loracle's trainer does so on cards with the variable-length flash kernel, packed or not.
+    """
+    return (
+        setup.stack == "loracle"
+        and setup.attention == "sdpa"
+        and capability >= (8, 0)
+        and setup.model.attention_softcap is None
+        and setup.autocast is not None
+    )
+
+
 def attention_kernel(setup: TrainingSetup, capability: tuple[int, int]) -> str:
-    """cudnn, flash, efficient or eager: what scaled_dot_product_attention chooses on a card."""
-    if setup.attention == "eager" or setup.model.model_type in ("gpt_oss", "bloom", "mpt"):
+    """cudnn, flash, efficient, math or eager: what runs on a card of this generation."""
+    shape = setup.model
+    if setup.attention == "eager" or shape.model_type in ("gpt_oss", "bloom", "mpt"):
         return "eager"  # these models have no other path
-    if setup.attention == "flash_attention_2":
+    if shape.model_type == "falcon":
+        return _own_sdpa(shape, capability)
+    if setup.attention == "flash_attention_2" or lays_flat(setup, capability):
         return "flash"
-    if capability[0] in (9, 10) and setup.model.head_dim <= 256:
+    return _sdpa(shape, capability)
+
+
+def _sdpa(shape: ModelShape, capability: tuple[int, int]) -> str:
+    """The choice of scaled_dot_product_attention."""
+    if capability[0] in (9, 10) and shape.head_dim <= (256 if capability[0] == 9 else 128):
         return "cudnn"
-    if capability >= (8, 0) and setup.model.head_dim <= 256:
-        return "flash"
-    return "efficient"
+    return "flash" if capability >= (8, 0) and shape.head_dim <= 256 else "efficient"
+
+
+def _own_sdpa(shape: ModelShape, capability: tuple[int, int]) -> str:
+    """Falcon calls SDPA itself, and leaves a single key head to be broadcast."""
+    alone = shape.num_kv_heads != shape.num_heads and not shape.config.get(
+        "new_decoder_architecture"
+    )
+    return "math" if alone else _sdpa(shape, capability)
 
 
 def layer_profiles(

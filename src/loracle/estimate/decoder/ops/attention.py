@@ -191,3 +191,28 @@ def alibi_attention(
     weights = softmax(t, scores)
     del scores
     return batched(t, cast(t, weights, source), v, widths(heads * head_dim))
+
+
+def math_attention(
+    t: Tape, q: Tensor, k: Tensor, v: Tensor, heads: int, kv_heads: int, value_dim: int
+) -> Tensor:
+    """SDPA without a fused kernel: everything in fp32, score matrices in full.
+
+    Key heads that are only broadcast (Falcon's single one) leave no other choice. Source:
+    aten/native/transformers/attention.cpp, _scaled_dot_product_attention_math.
+    """
+    source = low(t, q).dtype
+    q, k, v = (cast(t, low(t, one), "float32") for one in (q, k, v))
+    q, k = scale(t, q), scale(t, k)
+    k, v = repeat_heads(t, k, heads // kv_heads), repeat_heads(t, v, heads // kv_heads)
+    outer, t.autocast = t.autocast, None  # below autocast's own dispatch
+    try:
+        scores = batched(t, q, k, (0.0, 0.0, float(heads)))
+        weights = softmax(t, scores)
+        t.temporary("activation", (0.0, 0.0, float(heads)))  # which rows are masked whole
+        del scores
+        out = batched(t, weights, v, widths(heads * value_dim))
+        t.temporary("activation", (0.0, 0.0, 2.0 * heads))  # the weights, returned and dropped
+    finally:
+        t.autocast = outer
+    return cast(t, out, source)

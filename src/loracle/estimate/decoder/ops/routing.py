@@ -101,16 +101,15 @@ def chunked_delta_rule(
 ) -> Tensor:
     """torch_chunk_gated_delta_rule in fp32, as one step of the graph.
 
-    What its operations save, per token: q, k and v in fp32 after the cast, the norms and the
-    scaling (three, three and two of them), k and v weighted by beta, their decayed forms, the
-    triangular solves (two of v's and k's width), the chunk's pairwise decays and products (five of
-    heads x chunk), and the recurrent state once a chunk (heads x key x value / chunk, three times:
-    state, decayed state, update).
+    What its operations save, per token: q and k in fp32 after the cast, after norm and scaling,
+    and decayed (three each), k weighted by beta and the solve for k, v in fp32, the solve for v and
+    the corrections of each chunk (three), five matrices of heads x chunk, and two recurrent states
+    a chunk (heads x key x value / chunk each).
     """
     source = q.dtype
     key, value = q.elements[1], v.elements[1]
     state = key * value / heads / chunk
-    saved = widths(3 * key + 4 * key + 4 * value + 2 * key + 5 * heads * chunk + 3 * state)
+    saved = widths(8 * key + 3 * value + 5 * heads * chunk + 2 * state)
     out = empty(t, v.elements, source)
     inside = empty(t, saved, "float32")
     held = Saved(t, inside)
