@@ -103,6 +103,9 @@ def _refuse_expert_adapters(setup: TrainingSetup) -> None:
         )
 
 
+EAGER_ONLY = frozenset({"gpt_oss", "bloom", "mpt"})  # transformers has no other path for them
+
+
 def lays_flat(setup: TrainingSetup, capability: tuple[int, int]) -> bool:
     """Whether all rows of a micro-batch lie in one, without a mask.
 
@@ -113,6 +116,7 @@ def lays_flat(setup: TrainingSetup, capability: tuple[int, int]) -> bool:
         and setup.attention == "sdpa"
         and capability >= (8, 0)
         and setup.model.attention_softcap is None
+        and setup.model.model_type not in EAGER_ONLY
         and setup.autocast is not None
     )
 
@@ -120,8 +124,8 @@ def lays_flat(setup: TrainingSetup, capability: tuple[int, int]) -> bool:
 def attention_kernel(setup: TrainingSetup, capability: tuple[int, int]) -> str:
     """cudnn, flash, efficient, math or eager: what runs on a card of this generation."""
     shape = setup.model
-    if setup.attention == "eager" or shape.model_type in ("gpt_oss", "bloom", "mpt"):
-        return "eager"  # these models have no other path
+    if setup.attention == "eager" or shape.model_type in EAGER_ONLY:
+        return "eager"
     if shape.model_type == "falcon":
         return _own_sdpa(shape, capability)
     if setup.attention == "flash_attention_2" or lays_flat(setup, capability):
