@@ -85,7 +85,10 @@ class CachingAllocator:
         self.peak_allocated = 0
         self.peak_reserved = 0
         self.num_retries = 0
-        self._next_address = 1 << 40
+        # the driver hands out addresses downwards, and small pieces upwards within one region;
+        # among free blocks of one size the lowest address wins
+        self._next_small = 1 << 30
+        self._next_large = 1 << 46
         # free blocks per pool, as sorted (size, address) with a side table
         self._free: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
         self._by_address: dict[int, Block] = {}
@@ -168,9 +171,13 @@ class CachingAllocator:
             if self.reserved + size > self.cap_bytes:
                 raise OutOfMemory(rounded, self.reserved)
         self._reserve(size)
-        block = Block(self._next_address, size, small, self._next_address)
-        self._next_address += size + ROUND_LARGE
-        return block
+        if small:
+            address = self._next_small
+            self._next_small += 2 * size  # segments never touch: blocks of two must not merge
+        else:
+            self._next_large -= size + ROUND_LARGE
+            address = self._next_large
+        return Block(address, size, small, address)
 
     def _collect(self, target_bytes: float) -> None:
         """garbage_collection_threshold: free whole segments until under the target."""
@@ -201,9 +208,7 @@ class CachingAllocator:
             self._remove(tail)
             tail.size += size
             return tail
-        address = self._next_address if tail is None else tail.address + tail.size
-        if tail is None:
-            self._next_address += 1 << 44  # room for the whole card behind it
+        address = (1 << 50 if small else 1 << 52) if tail is None else tail.address + tail.size
         block = Block(address, size, small, address)
         block.prev = tail
         if tail is not None:

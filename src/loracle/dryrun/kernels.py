@@ -130,9 +130,7 @@ def reduce(recorder: Recorder, func: Any, x: torch.Tensor, *args: Any, **kwargs:
     return out
 
 
-def staging_bytes(
-    num_inputs: int, num_outputs: int, *, inner: bool, num_sms: int = 132
-) -> int:
+def staging_bytes(num_inputs: int, num_outputs: int, *, inner: bool, num_sms: int = 132) -> int:
     """Global memory of a reduction that several blocks share (setReduceConfig, cuda/Reduce.cuh).
 
     `inner` says whether the fastest dimension is reduced. Inputs of 16 or 32 bits, summed in fp32.

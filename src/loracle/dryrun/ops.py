@@ -20,7 +20,15 @@ _KINDS = {
     "nll_loss_backward": "loss",
 }  # fmt: skip
 # gemm_4bit runs a product of its own, which is counted
-_FREE = {"gemm_4bit", "empty", "empty_like", "empty_strided", "new_empty", "lift_fresh", "_local_scalar_dense"}
+_FREE = {
+    "gemm_4bit",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "lift_fresh",
+    "_local_scalar_dense",
+}
 
 
 @cache

@@ -115,7 +115,8 @@ def _prepare(model: Any, setup: TrainingSetup, recorder: Recorder) -> None:
             gradient_checkpointing_kwargs={
                 "use_reentrant": False,
                 "context_fn": lambda: (
-                    recorder.checkpoint(again=False), recorder.checkpoint(again=True)
+                    recorder.checkpoint(again=False),
+                    recorder.checkpoint(again=True),
                 ),
             },
             every_n_layers=setup.checkpoint_every,

@@ -15,7 +15,7 @@ from loracle.domain.trace import Op, Owner, Trace
 from loracle.dryrun.trace import software
 from loracle.errors import EngineError
 
-ENGINE = 1  # raise it whenever the engine logs something else for the same setup
+ENGINE = 2  # raise it whenever the engine logs something else for the same setup
 
 
 def key(setup: TrainingSetup, capability: tuple[int, int]) -> str:

@@ -11,7 +11,7 @@ from loracle.domain.trace import Owner, Trace
 from loracle.errors import EngineError
 
 HOPPER = (9, 0)
-STEPS = 3  # optimizer steps in the log: the allocator's picture is steady by then
+STEPS = 3  # optimizer steps in the log: the allocator has seen its peak by the second
 LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
 
 
@@ -118,7 +118,7 @@ def _assemble(setup: TrainingSetup, done: Any, plan: Any) -> Trace:
         if stage.startswith("e."):
             if stage != "e.after":
                 log.mark(run[0].phase)
-            placer.place(run, times=0)
+            placer.place(run, later=STEPS - 2, times=0)  # what it lets go is of the last step
     log.mark("end")
     found: dict[tuple[str, str, str], int] = {}
     owner_of = tuple(found.setdefault(o, len(found)) for o in log.owners)
