@@ -47,6 +47,8 @@ def test_within_five_per_cent(model, setting):
     from loracle.planner.dry_run import dry_run
 
     shape = shape_from_config(model["config"], id=model["id"])
+    if shape.num_experts and setting == "upcast":
+        pytest.skip("torch's meta kernel of grouped_mm takes bf16 experts only")
     setup = TrainingSetup(model=shape, **SETTINGS[setting])
     lora = setup.lora or LoraSetup()
     setup = setup.with_changes(

@@ -22,7 +22,7 @@ EAGER_BELOW = 0.25  # of the moving part: score matrices reuse each other's segm
 # Of the moving part, below and above: (checkpointed, whole logits)
 _SEGMENTS = {
     (True, False): (0.11, 0.16),
-    (True, True): (0.13, 0.10),
+    (True, True): (0.15, 0.10),
     (False, False): (0.02, 0.09),
     (False, True): (0.02, 0.06),
 }

@@ -106,6 +106,9 @@ def _refuse_expert_adapters(setup: TrainingSetup) -> None:
 EAGER_ONLY = frozenset({"gpt_oss", "bloom", "mpt"})  # transformers has no other path for them
 
 
+NO_BOUNDS = frozenset({"stablelm"})  # its layer does not hand the documents' bounds to attention
+
+
 def lays_flat(setup: TrainingSetup, capability: tuple[int, int]) -> bool:
     """Whether all rows of a micro-batch lie in one, without a mask.
 
@@ -116,7 +119,7 @@ def lays_flat(setup: TrainingSetup, capability: tuple[int, int]) -> bool:
         and setup.attention == "sdpa"
         and capability >= (8, 0)
         and setup.model.attention_softcap is None
-        and setup.model.model_type not in EAGER_ONLY
+        and setup.model.model_type not in EAGER_ONLY | NO_BOUNDS
         and setup.autocast is not None
     )
 
