@@ -1,6 +1,6 @@
 """The parts of a decoder layer, written in the order of transformers 5.17's code.
 
-The functions below and in `architectures.py` mirror `modeling_*.py` line by line, down to
+The functions below and in the files beside mirror `modeling_*.py` line by line, down to
 what a local variable keeps alive, because that order decides the peak. `Layer` holds what they
 share: the weights, the adapters, and the dtypes of the stack.
 """
