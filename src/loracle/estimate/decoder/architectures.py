@@ -54,13 +54,13 @@ def kinds_of(shape: ModelShape, kind: str | None = None) -> tuple[str, ...]:
         if isinstance(named, list) and len(named) == count:
             return tuple(str(one) for one in named)
     if model == "qwen3_5_text":
-        every = int(config.get("full_attention_interval") or 4)  # type: ignore[call-overload]
+        every = _whole(config.get("full_attention_interval"), 4)
         return _every(count, every, "full_attention", "linear_attention")
     if model in ("gemma2", "gpt_oss"):
         return _every(count, 2, "full_attention", "sliding_attention")
     if model in ("gemma3_text", "gemma4_text"):
-        every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6
-        kinds = _every(count, int(every), "full_attention", "sliding_attention")  # type: ignore[call-overload]
+        pattern = config.get("sliding_window_pattern", config.get("_sliding_window_pattern"))
+        kinds = _every(count, _whole(pattern, 6), "full_attention", "sliding_attention")
         return (*kinds[:-1], "full_attention") if model == "gemma4_text" else kinds
     if model in ("cohere2", "olmo3", "exaone4"):
         return _every(count, 4, "full_attention", "sliding_attention")
@@ -69,6 +69,10 @@ def kinds_of(shape: ModelShape, kind: str | None = None) -> tuple[str, ...]:
     if shape.sliding_window:
         return ("sliding_attention",) * count
     return ("full_attention",) * count
+
+
+def _whole(value: object, default: int) -> int:
+    return value if isinstance(value, int) and value > 0 else default
 
 
 def _every(count: int, every: int, special: str, other: str) -> tuple[str, ...]:
@@ -82,7 +86,7 @@ def _dense_and_routed(shape: ModelShape) -> tuple[str, ...]:
         return ("dense",) * dense + ("routed",) * shape.num_moe_layers
     only = config.get("mlp_only_layers")
     dense_at = set(only) if isinstance(only, list | tuple) else set()
-    step = int(config.get("decoder_sparse_step") or 1)  # type: ignore[call-overload]
+    step = _whole(config.get("decoder_sparse_step"), 1)
     return tuple(
         "routed" if at not in dense_at and (at + 1) % step == 0 else "dense" for at in range(count)
     )
