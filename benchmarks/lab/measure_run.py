@@ -193,7 +193,7 @@ def run(c: dict) -> dict:
             peak_reserved_bytes=torch.cuda.max_memory_reserved(),
             retries=stats["num_alloc_retries"], device_used_bytes=nvml_used(),
         )  # fmt: skip
-        counted = timer.seconds[2:]
+        counted = timer.seconds[2:] or timer.seconds[-1:]
         step = statistics.median(counted)
         tokens = c["seq_len"] * c["micro_batch"] * c["grad_accum"]
         out.update(

@@ -108,3 +108,13 @@ def test_clipping_leaves_nothing():
     clip_grad_norm(log, trainables())
     assert log.kept == 0
     assert 0 < log.peak < 4096
+
+
+def test_data_parallel_buckets():
+    """A first bucket of 1 MiB, then of 25 MiB, filled from the last parameter."""
+    from loracle.dryrun.trace import ddp_buckets
+
+    mib = 1 << 20
+    assert ddp_buckets([20 * mib, 10 * mib, 10 * mib, 2 * mib]) == [2 * mib, 40 * mib]
+    assert ddp_buckets([mib // 4] * 3) == [3 * mib // 4]
+    assert sum(ddp_buckets([7 * mib] * 9)) == 63 * mib

@@ -4,9 +4,9 @@ Sources: torch's native/transformers/cuda/sdp_utils.cpp (choice), attention.cu a
 attention_backward.cu, flash_attn/flash_api.cpp, native/cudnn/MHA.cpp; for packed documents
 torch.nn.attention.varlen. None of the fused kernels holds a score matrix.
 
-The workspace of cuDNN's backward kernel is in no source. The allocator's own log of runs on a Hopper
-card shows an fp32 accumulator of the query's gradient, one float a query row and 256 bytes, and
-with grouped heads the key and value gradients of every query head.
+The workspace of cuDNN's backward kernel is in no source. The allocator's own log of runs on a
+Hopper card shows an fp32 accumulator of the query's gradient, one float a query row and 256 bytes,
+and with grouped heads the key and value gradients of every query head.
 """
 
 from typing import Any

@@ -165,7 +165,10 @@ class Recorder(TorchDispatchMode):
 
     def op_phase(self) -> str:
         """forward, recompute (inside a backward pass), backward or evaluation."""
-        return "recompute" if self.recomputing else self.segments[-1].phase
+        if self.recomputing:
+            return "recompute"
+        phase = self.segments[-1].phase
+        return "forward" if phase == "batch" else phase
 
     @contextmanager
     def checkpoint(self, *, again: bool) -> Iterator[None]:
@@ -176,7 +179,7 @@ class Recorder(TorchDispatchMode):
         finally:
             self.checkpointed = self.recomputing = False
 
-    # --- in-place operations that a dispatch mode keeps autograd from using -------------------------
+    # --- in-place operations that a dispatch mode keeps autograd from using -----------------------
 
     def _expect_in_place(self, func: Any, args: tuple, out: Any) -> None:
         """Remember an operation that autograd would have done in place without a dispatch mode.

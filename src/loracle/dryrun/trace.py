@@ -93,6 +93,9 @@ def _assemble(setup: TrainingSetup, done: Any, plan: Any) -> Trace:
     for stage, run in runs.items():
         if stage.startswith("load"):
             placer.place(run, times=0)
+    if setup.num_gpus > 1 and setup.parallel == "ddp":
+        for size in ddp_buckets([p.numel * p.itemsize for p in parameters]):
+            log.born(size, "workspace", "ddp bucket")
     for step in range(STEPS):
         source, later = min(step, 1), max(step - 1, 0)
         counted = step == 1
@@ -131,6 +134,21 @@ def _assemble(setup: TrainingSetup, done: Any, plan: Any) -> Trace:
         trainable_params=sum(p.numel for p in parameters),
         managed_bytes=optimizer.managed_bytes, software=software(),
     )  # fmt: skip
+
+
+def ddp_buckets(sizes: list[int]) -> list[int]:
+    """Bytes of DistributedDataParallel's gradient buckets: a first of 1 MiB, then of 25 MiB.
+
+    They are filled from the last parameter on; a bucket closes once it has reached its size.
+    """
+    buckets: list[int] = []
+    now, limit = 0, 1 << 20
+    for size in reversed(sizes):
+        now += size
+        if now >= limit:
+            buckets.append(now)
+            now, limit = 0, 25 << 20
+    return [*buckets, now] if now else buckets
 
 
 def _counted(op: Any, count: int) -> Any:
