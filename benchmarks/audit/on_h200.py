@@ -101,7 +101,7 @@ def main(out: Path, parts: tuple[str, ...]) -> None:
     results = {}
     if "healthy" in parts:
         results["healthy"] = audit(
-            out, "healthy", JOB, "--soak", "60s", "--record", str(out / "h200.yaml"),
+            out, "healthy", JOB, "--soak", "20s", "--record", str(out / "h200.yaml"),
             "--report", str(out / "healthy.html"),
         )  # fmt: skip
     if "shared" in parts:
