@@ -19,6 +19,22 @@ from loracle.dryrun.recorder import Recorder
 VARLEN = "loracle_dryrun_varlen"  # the name under which transformers finds our packed attention
 
 
+def _output_like(q: torch.Tensor, dim: int, kernel: str) -> torch.Tensor:
+    """The output in the layout that the kernel gives it, which decides whether it is copied later.
+
+    cuDNN's and flash attention's follow the query's order of strides; the memory-efficient one is
+    always (batch, rows, heads, head_dim) in memory.
+    """
+    batch, heads, rows, _ = q.shape
+    strides = q.stride()
+    order = sorted(range(4), key=lambda i: (-strides[i], i))
+    if kernel == "efficient":
+        order = [0, 2, 1, 3]
+    sizes = (batch, heads, rows, dim)
+    out = torch.empty([sizes[i] for i in order], dtype=q.dtype, device=q.device)
+    return out.permute([order.index(i) for i in range(4)])
+
+
 class FusedAttention(torch.autograd.Function):
     """Scaled dot product attention without a score matrix (cuDNN, flash or memory-efficient).
 
@@ -44,9 +60,7 @@ class FusedAttention(torch.autograd.Function):
             rows = (rows + 31) // 32 * 32
         seed = torch.empty(1, dtype=torch.int64, device=q.device)
         offset = torch.empty(1, dtype=torch.int64, device=q.device)
-        out = torch.empty(
-            batch, q.shape[2], heads, v.shape[-1], dtype=q.dtype, device=q.device
-        ).transpose(1, 2)
+        out = _output_like(q, v.shape[-1], kernel)
         lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
         ctx.kernel, ctx.causal, ctx.recorder = kernel, causal, recorder
         recorder.note(ops.attention(q, k, v, kernel, causal, phase))
