@@ -67,6 +67,12 @@ def train(*arguments: str, **env: str) -> subprocess.Popen:
     )
 
 
+def finish(folder: Path, name: str, *arguments: str) -> None:
+    """Train to the end; a failure names the run's own last event."""
+    if train(*arguments).wait() != 0:
+        raise RuntimeError(json.dumps(events(folder, name)[-2:])[-1200:])
+
+
 def events(folder: Path, name: str) -> list[dict]:
     path = folder / "runs" / name / "events.jsonl"
     lines = path.read_text().splitlines() if path.is_file() else []
@@ -80,14 +86,14 @@ def losses(folder: Path, name: str) -> dict[int, float]:
 def resume(folder: Path) -> dict:
     made = str(recipe(folder, seq_len=512, steps=24, effective_batch=4, micro_batch=2))
     for name in ("whole", "twin"):
-        assert train(made, "--name", name, "--foreground").wait() == 0
+        finish(folder, name, made, "--name", name, "--foreground")
     killed = train(made, "--name", "killed", "--foreground")
     while not any(step >= 11 for step in losses(folder, "killed")):
         time.sleep(0.002)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     at = max(losses(folder, "killed"))
-    assert train("--resume", str(folder / "runs" / "killed"), "--foreground").wait() == 0
+    finish(folder, "killed", "--resume", str(folder / "runs" / "killed"), "--foreground")
     whole, twin, after = (losses(folder, name) for name in ("whole", "twin", "killed"))
     return {
         "optimizer": "paged_adamw_8bit",
@@ -127,7 +133,8 @@ def memory(folder: Path) -> dict:
             {key: one.get(key) for key in ("step", "phase", "peak_bytes", "plan_bytes")}
             for one in seen if one["event"] == "out_of_memory"
         ],
-        "finished": seen[-1]["event"] == "finished",
+        "finished": bool(seen) and seen[-1]["event"] == "finished",
+        "failed": [one for one in seen if one["event"] == "failed"],
         "peak_gib": max(one["reserved_bytes"] for one in steps) / 2**30 if steps else None,
         "steps": len({one["step"] for one in steps}),
     }  # fmt: skip
@@ -180,7 +187,7 @@ def two_cards(folder: Path) -> dict:
             folder, seq_len=512, steps=12, effective_batch=4, micro_batch=1, optimizer="adamw_torch"
         )
     )
-    assert train(made, "--name", "one", "--foreground").wait() == 0
+    finish(folder, "one", made, "--name", "one", "--foreground")
     fsdp = {
         "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2",
         "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",

@@ -24,7 +24,24 @@ def test_a_card_is_found_by_the_name_that_the_driver_gives_it():
     gpu = place.catalog_card(H200)
     assert gpu.memory_bytes == pytest.approx(141 * GIB, rel=0.05)
     busy = place.catalog_card(place.LocalCard("NVIDIA H200", (9, 0), 141 * GIB, 20 * GIB))
-    assert busy.usable_bytes == 20 * GIB + busy.context_bytes
+    assert busy.usable_bytes == 20 * GIB
+
+
+@pytest.mark.parametrize(
+    ("visible", "rank", "card"),
+    [
+        (None, 0, "0"),
+        (None, 3, "3"),
+        ("2", 0, "2"),
+        ("4,6", 1, "6"),
+        ("MIG-a1,GPU-b2", 0, "MIG-a1"),
+    ],
+)
+def test_the_card_of_a_process_is_the_one_that_it_may_see(monkeypatch, visible, rank, card):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert place.visible_card(rank) == card
 
 
 def test_an_unknown_card_is_none():

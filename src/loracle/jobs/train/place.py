@@ -1,7 +1,9 @@
 """This machine's card as the planner knows cards, and the plan of a recipe for it."""
 
+import os
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from loracle.catalog.gpus import find_gpu
 from loracle.domain.gpu import Gpu
@@ -9,11 +11,12 @@ from loracle.domain.plan import Candidate, Plan
 from loracle.domain.recipe import Recipe
 from loracle.domain.setup import TrainingSetup
 from loracle.errors import CatalogError
+from loracle.jobs.train.world import local_rank
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCard:
-    """What torch says of the card; `free_bytes` before this process loads anything."""
+    """What the driver says of the card; `free_bytes` before this process has a context on it."""
 
     name: str
     capability: tuple[int, int]
@@ -22,14 +25,52 @@ class LocalCard:
 
 
 def local_card() -> LocalCard | None:
-    """The card of this process, or None on a machine without one."""
+    """The card of this process, or None on a machine without one.
+
+    Asked of NVML, because torch would make a CUDA context, and the workers that tokenise are
+    forked after this: a fork of a process with a context is not safe.
+    """
     import torch
 
     if not torch.cuda.is_available():
         return None
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    free, total = torch.cuda.mem_get_info()
+    try:
+        import pynvml
+    except ImportError:
+        return _card_by_torch()
+    try:
+        pynvml.nvmlInit()
+        card = _handle(pynvml, visible_card(local_rank()))
+        memory = pynvml.nvmlDeviceGetMemoryInfo(card)
+        return LocalCard(
+            str(pynvml.nvmlDeviceGetName(card)),
+            tuple(pynvml.nvmlDeviceGetCudaComputeCapability(card)),
+            int(memory.total),
+            int(memory.free),
+        )
+    except pynvml.NVMLError:
+        return _card_by_torch()
+
+
+def _card_by_torch() -> LocalCard:
+    import torch
+
+    properties = torch.cuda.get_device_properties(local_rank())
+    free, total = torch.cuda.mem_get_info(local_rank())
     return LocalCard(properties.name, (properties.major, properties.minor), total, free)
+
+
+def visible_card(rank: int) -> str:
+    """Which card a process may use, as CUDA_VISIBLE_DEVICES names it: a number or a UUID."""
+    named = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    listed = [one for one in named if one]
+    return listed[rank] if rank < len(listed) else str(rank)
+
+
+def _handle(nvml: Any, name: str) -> Any:
+    if name.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    return nvml.nvmlDeviceGetHandleByUUID(name)
 
 
 def catalog_card(card: LocalCard) -> Gpu | None:
@@ -38,9 +79,7 @@ def catalog_card(card: LocalCard) -> Gpu | None:
         known = find_gpu(card.name)
     except CatalogError:
         return None
-    return replace(
-        known, usable_bytes=min(known.usable_bytes, card.free_bytes + known.context_bytes)
-    )
+    return replace(known, usable_bytes=min(known.usable_bytes, card.free_bytes))
 
 
 def plan_here(recipe: Recipe, gpu: Gpu, num_gpus: int) -> Plan:

@@ -36,6 +36,19 @@ class _Held:
     collate: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A step whose loss was read: its time and data, and the card over the same window."""
+
+    step: int
+    loss: float
+    seconds: float
+    tokens: int
+    fetch: float
+    collate: float
+    card: CardState
+
+
 class Stopper:
     """Why the run should end, if it should: a signal, a stop file, the budget, an alarm."""
 
@@ -132,7 +145,8 @@ class Pulse(TrainerCallback):
         now = time.monotonic()
         seconds, self._step_ended = now - self._step_ended, now
         counts = self.trainer.take_step_counts()
-        self._tell(state, state.global_step, float(logs["loss"]), logs, seconds, *counts)
+        seen = _Seen(state.global_step, float(logs["loss"]), seconds, *counts, self._card_state())
+        self._tell(state, seen, logs)
 
     def flush(self, state: TrainerState, logs: Any) -> None:
         """Read the held losses and tell their steps; each gets the mean time of the window."""
@@ -142,31 +156,22 @@ class Pulse(TrainerCallback):
         losses = torch.stack([one.loss.float() for one in held]).tolist()  # waits for the card
         now = time.monotonic()
         seconds, self._step_ended = (now - self._step_ended) / len(held), now
+        card = self._card_state()
         for one, loss in zip(held, losses, strict=True):
-            known = logs if one is held[-1] else {}
-            self._tell(state, one.step, loss, known, seconds, one.tokens, one.fetch, one.collate)
+            seen = _Seen(one.step, loss, seconds, one.tokens, one.fetch, one.collate, card)
+            self._tell(state, seen, logs if one is held[-1] else {})
 
-    def _tell(
-        self,
-        state: TrainerState,
-        step: int,
-        loss: float,
-        logs: Any,
-        seconds: float,
-        tokens: int,
-        fetch: float,
-        collate: float,
-    ) -> None:
-        reading, event = self._read(state, step, loss, logs, seconds, tokens, fetch, collate)
+    def _tell(self, state: TrainerState, seen: _Seen, logs: Any) -> None:
+        reading, event = self._read(state, seen, logs)
         self.trainer.finite = math.isfinite(reading.loss)
         if not state.is_world_process_zero:
             return
         alarms = self.watch.look(reading)
         append_event(self.run, "step", **event)
-        write_status(self.run, flush=False, step=step, spent=str(event.get("spent") or "0"))
+        write_status(self.run, flush=False, step=seen.step, spent=str(event.get("spent") or "0"))
         self._on_step(event)
         for alarm in alarms:
-            self._raise(alarm, step)
+            self._raise(alarm, seen.step)
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
@@ -189,18 +194,13 @@ class Pulse(TrainerCallback):
         hours = Decimal(str(round((time.monotonic() - self._began) / 3600, 6)))
         return self._spent_before + self.options.price_per_hour * hours
 
+    def _card_state(self) -> CardState:
+        return self.card.take() if self.card else CardState()
+
     def _read(
-        self,
-        state: TrainerState,
-        step: int,
-        loss: float,
-        logs: Any,
-        seconds: float,
-        tokens: int,
-        fetch: float,
-        collate: float,
+        self, state: TrainerState, seen: _Seen, logs: Any
     ) -> tuple[Reading, dict[str, object]]:
-        trainer, card = self.trainer, self.card.take() if self.card else CardState()
+        trainer, card = self.trainer, seen.card
         spent = self.spent()
         on_card = torch.cuda.is_available()
         free_share = None
@@ -208,15 +208,15 @@ class Pulse(TrainerCallback):
             free, total = torch.cuda.mem_get_info()
             free_share = free / total
         reading = Reading(
-            step=step,
-            loss=loss,
+            step=seen.step,
+            loss=seen.loss,
             grad_norm=None
             if trainer.accelerator.optimizer_step_was_skipped
             else logs.get("grad_norm"),
-            tokens_per_s=tokens / seconds,
-            step_seconds=seconds,
-            fetch_seconds=fetch,
-            collate_seconds=collate,
+            tokens_per_s=seen.tokens / seen.seconds,
+            step_seconds=seen.seconds,
+            fetch_seconds=seen.fetch,
+            collate_seconds=seen.collate,
             gpu_use=card.use,
             free_memory_share=free_share,
             throttled=card.throttled,
@@ -226,15 +226,15 @@ class Pulse(TrainerCallback):
             spent=spent,
         )
         event: dict[str, object] = {
-            "step": step,
+            "step": seen.step,
             "steps": state.max_steps,
             "loss": reading.loss,
             "grad_norm": reading.grad_norm,
             "lr": logs.get("learning_rate"),
             "epoch": logs.get("epoch"),
             "tokens_per_s": round(reading.tokens_per_s, 1),
-            "step_s": round(seconds, 4),
-            "data_wait_s": round(fetch + collate, 4),
+            "step_s": round(seen.seconds, 4),
+            "data_wait_s": round(seen.fetch + seen.collate, 4),
             "spent": spent,
             "currency": self.options.currency if spent is not None else None,
         }
