@@ -111,15 +111,46 @@ def test_the_varlen_kernel_gets_its_documents_through_a_real_model(model, monkey
     model.set_attn_implementation("sdpa")
     alone = [logits_of(model, input_ids=torch.tensor([one]))[0] for one in documents]
     monkeypatch.setattr(attention, "_varlen", lambda: contract)
+    attention._options.cache_clear()
     model.set_attn_implementation(attention.register())
     try:
         packed = logits_of(model, **inputs)[0]
         plain = logits_of(model, input_ids=torch.tensor([documents[1]]))[0]
     finally:
         model.set_attn_implementation("sdpa")
+        attention._options.cache_clear()
     assert called == [(12, (-1, 0), True)] * 2  # once a layer; none where no bounds are given
     assert torch.allclose(packed, torch.cat(alone), rtol=0, atol=1e-6)
     assert torch.allclose(plain, alone[1], rtol=0, atol=1e-6)
+
+
+def test_keys_are_repeated_only_where_the_kernel_refuses_groups(monkeypatch):
+    """Kernels as older torch has them, without the flag: one takes grouped keys, one does not."""
+    from loracle.jobs.train import attention
+
+    def grouped(query, key, value, bounds, bounds_k, longest, longest_k, *, scale, window_size):
+        parts = (bounds[1:] - bounds[:-1]).tolist()
+        documents = zip(*(one.split(parts) for one in (query, key, value)), strict=True)
+        groups = query.shape[1] // key.shape[1]
+        return torch.cat([attention._sdpa(*one, groups) for one in documents])
+
+    def strict(query, key, value, *rest, scale, window_size):
+        if query.shape[1] != key.shape[1]:
+            raise ValueError("as many key heads as query heads, please")
+        return grouped(query, key, value, *rest, scale=scale, window_size=window_size)
+
+    def wrong(query, *rest, scale, window_size):
+        return query
+
+    device, found = torch.device("cpu"), []
+    monkeypatch.setattr(attention, "_repeats_keys", True)
+    for kernel in (grouped, strict, wrong):
+        monkeypatch.setattr(attention, "_varlen", lambda kernel=kernel: kernel)
+        attention._options.cache_clear()
+        usable = attention._settle_groups(device, torch.float32)
+        found.append((usable, attention._repeats_keys))
+    attention._options.cache_clear()
+    assert found == [(True, False), (True, True), (False, True)]
 
 
 def test_the_kernel_is_left_alone_without_a_card_and_with_softcaps():

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 NAME = "loracle_varlen"
+_repeats_keys = True  # settled on the card, see _settle_groups
 _TOLERANCE = 2e-2  # bf16 rounding of values of order 1, summed in another order
 
 
@@ -22,10 +23,7 @@ def usable(device: torch.device, dtype: torch.dtype, *, softcapped: bool) -> boo
         return False
     if torch.cuda.get_device_capability(device) < (8, 0) or _varlen() is None:
         return False
-    try:
-        return _agrees(device, dtype)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):
-        return False
+    return _settle_groups(device, dtype)
 
 
 def register() -> str:
@@ -34,6 +32,22 @@ def register() -> str:
 
     AttentionInterface.register(NAME, _forward)
     return NAME
+
+
+def _settle_groups(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernel agrees, with grouped keys as they are or else with keys repeated.
+
+    Some versions of torch take fewer key heads without being told, others refuse; repeating keys
+    and values costs memory and time, so it comes second.
+    """
+    global _repeats_keys
+    for _repeats_keys in (False, True):
+        try:
+            if _agrees(device, dtype):
+                return True
+        except (RuntimeError, TypeError, ValueError, NotImplementedError):
+            continue
+    return False
 
 
 def _varlen() -> Any:
@@ -102,7 +116,7 @@ def _call(
     if query.shape[1] != key.shape[1]:
         if "enable_gqa" in known:
             options["enable_gqa"] = True
-        else:
+        elif _repeats_keys:
             groups = query.shape[1] // key.shape[1]
             key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
     if "scale" in known:
