@@ -3,6 +3,7 @@
 import gc
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +77,8 @@ def run(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with cuda_autocast_state(mode), step.fused_head_on_cuda(recorder), recorder, mode:
+        head = step.fused_head_on_cuda(recorder) if setup.fused_head else nullcontext()
+        with cuda_autocast_state(mode), head, recorder, mode:
             recorder.enter("load.trainer", None)
             total = torch.zeros((), device="meta")
             held: list[Any] = []
