@@ -67,6 +67,6 @@ def test_plain_bytes_round_trip(num_bytes):
 
 
 def test_money_text():
-    assert units.money(Decimal("2240"), "CNY", 2) == "¥2,240.00"
+    assert units.money(Decimal(2240), "CNY", 2) == "¥2,240.00"
     assert units.money(Decimal("3.271"), "USD") == "$3.27"
     assert units.money(Decimal("3.271"), "JPY") == "3.27 JPY"

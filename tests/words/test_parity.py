@@ -43,14 +43,13 @@ def test_ids_in_code_exist():
     """String literals that look like message ids of a known area are known messages."""
     areas = {message.split(".")[0] for message in ENGLISH} & {"error", "hint", "label", "help"}
     pattern = re.compile(rf"^({'|'.join(sorted(areas))})(\.[a-z][a-z0-9_-]*)+$")
-    missing = []
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if (
-                isinstance(node, ast.Constant)
-                and isinstance(node.value, str)
-                and pattern.match(node.value)
-                and node.value not in ENGLISH
-            ):
-                missing.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {node.value}")
+    missing = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno} {node.value}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and pattern.match(node.value)
+        and node.value not in ENGLISH
+    ]
     assert missing == []

@@ -12,7 +12,6 @@ from loracle.catalog.config_keys import Facts, Keys
 from loracle.domain.model import Linear, ModelShape
 from loracle.errors import UnsupportedModel
 
-
 # ------------------------------------------------------------------------------- laws
 
 
