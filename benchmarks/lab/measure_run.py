@@ -281,7 +281,8 @@ def row(c: dict, out: dict, meta: dict, context_bytes: int) -> dict:
     full = c["method"] == "full"
     lora = None if full else {
         "rank": c["rank"],
-        "targets": c["targets"].split(",") if "," in c["targets"] else c["targets"], "dropout": c["dropout"],
+        "targets": c["targets"].split(",") if "," in c["targets"] else c["targets"],
+        "dropout": c["dropout"],
         "dtype": out.get("train_dtype"),
     }  # fmt: skip
     measured = {
