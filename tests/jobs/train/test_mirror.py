@@ -124,3 +124,29 @@ def test_the_end_command_runs_after_the_copies(make_run, tmp_path):
     while not (proof.exists() and proof.read_text()) and time.monotonic() < until:
         time.sleep(0.05)
     assert "adapter_model.safetensors" in proof.read_text()
+
+
+def test_a_checkpoint_that_is_outdated_while_it_is_copied_is_no_failure(make_run, tmp_path):
+    """Newer ones may come faster than a slow link takes them."""
+    from loracle.jobs.train.mirror import Mirror
+
+    run = make_run(training={"steps": 2})
+    train_run(run, resume=False)
+    folder = checkpoints.checkpoint_path(run.checkpoints, 2)
+    told = []
+    mirror = Mirror(f"file://{tmp_path}/copies", run, lambda kind, **values: told.append(kind))
+    put, taken = mirror._put, []
+
+    def slow(path, remote):
+        put(path, remote)
+        taken.append(path)
+        if len(taken) == 2:
+            shutil.rmtree(folder)
+
+    mirror._put = slow
+    mirror.copy_checkpoint(folder, [])
+    mirror.finish()
+    assert told == ["mirrored"]
+    assert not (
+        tmp_path / "copies" / "run" / "checkpoints" / "step-000002" / "manifest.json"
+    ).exists()

@@ -67,12 +67,15 @@ class Mirror:
                 return
 
     def _put_checkpoint(self, folder: Path, gone: list[int]) -> str:
-        if not folder.is_dir():  # outdated while it waited
-            return f"{folder.name} (gone)"
         remote = f"{self._root}/checkpoints/{folder.name}"
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        for path in sorted(files, key=lambda one: one.name == MANIFEST):
-            self._put(path, f"{remote}/{path.relative_to(folder).as_posix()}")
+        try:
+            for path in sorted(files, key=lambda one: one.name == MANIFEST):
+                self._put(path, f"{remote}/{path.relative_to(folder).as_posix()}")
+        except FileNotFoundError:
+            if folder.is_dir():
+                raise
+            # A newer checkpoint took its place meanwhile; that one removes what arrived.
         for step in gone:
             old = f"{self._root}/checkpoints/step-{step:06d}"
             if self._files.exists(old):
