@@ -76,12 +76,16 @@ class ModelShape:
         return self.vocab_size * (self.embedding_width or self.hidden_size)
 
     def targets(self, choice: str | tuple[str, ...]) -> tuple[str, ...]:
-        """Leaf names that `attention`, `mlp`, `all-linear` or an explicit list stand for."""
+        """Leaf names that `attention`, `mlp`, `all-linear` or an explicit list stand for.
+
+        A list may be one string with commas, as measured runs write it.
+        """
         if not isinstance(choice, str):
             return choice
         attention = _leaves(self, ("attention", "linear_attention"))
         mlp = _leaves(self, ("mlp", "shared_expert"))
-        return {"attention": attention, "mlp": mlp}.get(choice, attention + mlp)
+        named = {"attention": attention, "mlp": mlp, "all-linear": attention + mlp}
+        return named.get(choice) or tuple(name.strip() for name in choice.split(","))
 
 
 def _leaves(shape: ModelShape, roles: tuple[str, ...]) -> tuple[str, ...]:
