@@ -186,7 +186,7 @@ def test_without_the_extra_it_is_one_line(tmp_path, endpoint):
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('not here')")
     answers = ask(tmp_path, endpoint, "lab/small", PYTHONPATH=str(hidden.parent))
-    assert answers["lab/small"] == ["E051", "error.missing_extra"]
+    assert answers["lab/small"] == ["E032", "error.model.not_here"]
 
 
 def test_a_cache_that_cannot_be_written_is_one_error(tmp_path, endpoint):

@@ -18,7 +18,7 @@ from loracle.catalog.names import nearest
 from loracle.catalog.shapes import shape_from_config
 from loracle.domain.gpu import Sourced
 from loracle.domain.model import ModelShape
-from loracle.errors import CatalogError
+from loracle.errors import CatalogError, MissingExtra
 
 DATA = Path(__file__).parent / "data" / "models.json"
 _MODELSCOPE = "modelscope:"
@@ -36,8 +36,8 @@ def find_model(ref: str, *, offline: bool = False) -> ModelShape:
     shape, or its ModelScope id), `modelscope:ID`, a folder or a config.json, or else a Hub id,
     with `@revision` if wanted. `offline` never asks a hub, but reads the hub's cache.
 
-    Raises CatalogError E032 (no such model), E035 (a broken file), E036 (a hub that cannot be
-    asked), UnsupportedModel E033 (no law for the architecture), MissingExtra E051.
+    Raises CatalogError E032 (no such model, or none without the extra `hub`), E035 (a broken
+    file), E036 (a hub that cannot be asked), UnsupportedModel E033 (no law for the architecture).
     """
     ref = ref.strip()
     if local := _local_path(ref):
@@ -120,6 +120,8 @@ def _hub_shape(model_id: str, revision: str | None, *, offline: bool) -> ModelSh
         raise _unknown(model_id)
     try:
         path = hub.hub_config(model_id, revision=revision, offline=offline)
+    except MissingExtra as error:
+        raise _not_here(model_id) from error
     except CatalogError as error:
         raise _with_nearest(error, model_id) from error
     found = Sourced("config.json on the Hugging Face Hub", revision or "main")
@@ -137,6 +139,16 @@ def _modelscope_shape(ref: str, *, offline: bool) -> ModelShape:
     shape = shape_from_config(hub.read_config(path), model_id)
     found = Sourced("config.json on ModelScope", revision or "master")
     return replace(shape, modelscope_id=model_id, sources={"shape": found})
+
+
+def _not_here(name: str) -> CatalogError:
+    """The catalog lacks the model, and this install cannot ask the Hub for it."""
+    return _with_nearest(
+        CatalogError(
+            "error.model.not_here", code="E032", hint="hint.missing_extra", model=name, extra="hub"
+        ),
+        name,
+    )
 
 
 def _unknown(name: str) -> CatalogError:

@@ -26,10 +26,14 @@ def run(
     quiet: bool = typer.Option(False, "-q", "--quiet", help=words.text("help.quiet")),
 ) -> None:
     """Plan, train, score and report; exit 1 where the tuned model is not shown to be better."""
+    from loracle.errors import MissingExtra
     from loracle.jobs.demo.make_data import NUM_HELD_OUT, NUM_TRAIN
     from loracle.jobs.demo.run import run_demo
     from loracle.jobs.evaluate.subjects import quiet_libraries
+    from loracle.jobs.libraries import missing_library
 
+    if (missing := missing_library()) is not None:
+        raise MissingExtra("train", missing)
     output = Output("json" if as_json else "quiet" if quiet else "human")
     quiet_libraries()
     output.note(output.text("demo.title", train=NUM_TRAIN, held_out=NUM_HELD_OUT))

@@ -60,7 +60,8 @@ def run(
     """Train; exit 0 when finished or stopped as asked, 1 where a run ended for another reason."""
     from pathlib import Path
 
-    from loracle.errors import InputError
+    from loracle.errors import InputError, MissingExtra
+    from loracle.jobs.libraries import missing_library
     from loracle.jobs.train.launch import is_launched, start
 
     output = Output("json" if as_json else "quiet" if quiet else "human")
@@ -73,6 +74,8 @@ def run(
     if recipe is None and resume is None:
         raise InputError("error.missing_file", code="E013", path="recipe.yaml")
     wanted = _recipe(recipe, assignments) if recipe is not None else None
+    if (missing := missing_library()) is not None:
+        raise MissingExtra("train", missing)
     if then is not None and not yes and mirror is None and (not wanted or not wanted.save.mirror):
         raise InputError("error.train.then_alone", code="E013", hint="hint.train.then_alone")
     made: RunFolder | None = None
