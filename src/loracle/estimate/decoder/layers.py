@@ -161,7 +161,7 @@ def attend(layer: Layer, q: Tensor, k: Tensor, v: Tensor, value_dim: int = 0) ->
 
 
 def split_heads_attention(
-    layer: Layer, x: Tensor, *, out: str = "o_proj", share: float = 1.0, rope: bool = True
+    layer: Layer, x: Tensor, *, out: str = "o_proj", share: float | None = None, rope: bool = True
 ) -> Tensor:
     """q_proj, k_proj, v_proj, rotary positions, the kernel, the output projection."""
     t = layer.tape
@@ -173,15 +173,32 @@ def split_heads_attention(
 
 def turned_attention(
     layer: Layer, t: Tape, q: Tensor, k: Tensor, v: Tensor, *, out: str = "o_proj",
-    share: float = 1.0, rope: bool = True,
+    share: float | None = None, rope: bool = True,
 ) -> Tensor:  # fmt: skip
-    """From projected heads to the output projection."""
+    """From projected heads to the output projection.
+
+    `share` is that of each head which is rotated and then joined with the rest, even where the
+    rest is empty (Phi-3); None rotates in one piece.
+    """
     if rope:
         q_turned = op.rotate(t, q, layer.stream, share)
         k_turned = op.rotate(t, k, layer.stream, share)
         q, k = q_turned, k_turned
         del q_turned, k_turned
-    return layer.project(attend(layer, q, k, v), out)
+    mixed = attend(layer, q, k, v)
+    if rope and share is not None and _keeps_layout(layer):
+        mixed = op.clone(t, mixed)
+    return layer.project(mixed, out)
+
+
+def _keeps_layout(layer: Layer) -> bool:
+    """Whether the kernel's output lies in memory as its query does.
+
+    A concatenated query lies head by head, and so does the output of cuDNN and FlashAttention:
+    `transpose(1, 2).contiguous()` then copies what the kernel has saved. The memory-efficient
+    kernel always writes token by token, and a query that was only multiplied does so too.
+    """
+    return layer.kernel == "cudnn" or (layer.kernel == "flash" and not layer.masked)
 
 
 def fused_heads(layer: Layer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:

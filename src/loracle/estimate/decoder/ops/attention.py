@@ -30,13 +30,14 @@ from loracle.estimate.decoder.tape import (
 )  # fmt: skip
 
 
-def rotate(t: Tape, x: Tensor, dtype: str, share: float = 1.0) -> Tensor:
+def rotate(t: Tape, x: Tensor, dtype: str, share: float | None = None) -> Tensor:
     """Rotary positions by halves: x cos + rotate_half(x) sin, on a share of each head.
 
-    `dtype` is that of cos and sin, which is that of the residual stream.
+    With a share, the head is cut in two and joined again; None rotates it in one piece. `dtype` is
+    that of cos and sin, which is that of the residual stream.
     """
     rest = None
-    if share < 1:
+    if share is not None:
         rest = part(t, x, 1 - share)
         x = part(t, x, share)
     straight = by_constant(t, x, dtype)
