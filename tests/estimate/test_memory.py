@@ -13,6 +13,7 @@ from loracle.catalog.shapes import architectures, known_architectures, shape_fro
 from loracle.domain.setup import LoraSetup, TrainingSetup
 from loracle.errors import UnsupportedModel
 from loracle.estimate.decoder.architectures import LAYERS
+from loracle.estimate.decoder.parts import layer_profiles
 from loracle.estimate.memory import estimate_memory
 
 H200 = find_gpu("H200 SXM 141GB")
@@ -186,6 +187,33 @@ def test_a_checkpoint_every_other_layer_lies_between():
     bytes_of = [estimate_memory(one).allocated_bytes.likely for one in (every, second, none)]
     assert bytes_of == sorted(bytes_of)
     assert bytes_of[0] < bytes_of[1] < bytes_of[2]
+
+
+def test_of_every_second_layer_the_first_is_recomputed():
+    setup = TrainingSetup(model=LLAMA, checkpoint_every=2)
+    profiles, order = layer_profiles(setup, (9, 0))
+    kept = [profiles[kind].kept[1] for kind in order]
+    assert kept[0::2] == [2 * LLAMA.hidden_size] * 16  # the 16-bit input
+    assert min(kept[1::2]) > 20 * LLAMA.hidden_size
+
+
+def test_what_a_phi3_layer_keeps_of_a_token():
+    shape = shape_from_config(
+        {"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192,
+         "num_hidden_layers": 8, "num_attention_heads": 32, "num_key_value_heads": 32}, id="phi3",
+    )  # fmt: skip
+    setup = TrainingSetup(
+        model=shape, stack="trl", gradient_checkpointing=False, kbit_upcast=False,
+        lora=LoraSetup(rank=16, targets="qkv_proj,o_proj", dropout=0.0, dtype="bfloat16"),
+    )  # fmt: skip
+    profiles, order = layer_profiles(setup, (9, 0))
+    h, i, rank, heads = 3072, 8192, 16, 32
+    norms = 2 * (4 * h + 4)  # inputs in fp32, one root a token; nothing saves the second's output
+    projected = 2 * h + 2 * rank + 2 * 3 * h  # the adapter's input and middle, the sum
+    attention = 2 * 2 * h + 2 * h + 4 * heads  # joined query and key, output, log-sum-exp
+    output = 2 * h + 2 * rank  # the output laid token by token, for the adapter
+    mlp = 2 * 2 * i + 2 * i  # gate and up in one, silu(gate)
+    assert profiles[order[-1]].kept[1] == norms + projected + attention + output + mlp
 
 
 def test_a_fused_head_saves_the_logits():

@@ -177,7 +177,7 @@ def layer_profiles(
         masked = setting.masked or (cut and kind == "sliding_attention")
         profiles.append(_layer_profile(shape, replace(plain, masked=masked), kind))
     return profiles, [
-        at if (index + 1) % checkpoints == 0 else size + at for index, at in enumerate(order)
+        at if index % checkpoints == 0 else size + at for index, at in enumerate(order)
     ]
 
 
