@@ -13,7 +13,8 @@ from loracle.catalog.shapes import architectures, known_architectures, shape_fro
 from loracle.domain.setup import LoraSetup, TrainingSetup
 from loracle.errors import UnsupportedModel
 from loracle.estimate.decoder.architectures import LAYERS
-from loracle.estimate.decoder.parts import layer_profiles
+from loracle.estimate.decoder.parts import evaluation_profiles, layer_profiles
+from loracle.estimate.decoder.profile import total
 from loracle.estimate.memory import estimate_memory
 
 H200 = find_gpu("H200 SXM 141GB")
@@ -214,6 +215,33 @@ def test_what_a_phi3_layer_keeps_of_a_token():
     output = 2 * h + 2 * rank  # the output laid token by token, for the adapter
     mlp = 2 * 2 * i + 2 * i  # gate and up in one, silu(gate)
     assert profiles[order[-1]].kept[1] == norms + projected + attention + output + mlp
+
+
+def test_the_first_norm_saves_nothing_where_nothing_before_it_is_trained():
+    setup = TrainingSetup(model=LLAMA, stack="trl", gradient_checkpointing=False, kbit_upcast=False)
+    profiles, order = layer_profiles(setup, (9, 0))
+    kept = [profiles[kind].kept[1] for kind in order]
+    assert kept[1:] == [kept[1]] * 31
+    assert kept[1] - kept[0] == 4 * LLAMA.hidden_size + 4  # its input in fp32, its root
+    asked = setup.with_changes(stack="hf-trainer")  # enable_input_require_grads
+    profiles, order = layer_profiles(asked, (9, 0))
+    assert len({profiles[kind].kept for kind in order}) == 1
+
+
+def test_an_evaluation_keeps_nothing_and_ends_in_two_copies_of_the_logits():
+    setup = TrainingSetup(
+        model=LLAMA, stack="hf-trainer", kbit_upcast=True, eval_micro_batch=8, seq_len=2048
+    )
+    profiles, order, head = evaluation_profiles(setup, (9, 0))
+    assert [profiles[kind].kept for kind in order] == [(0, 0, 0)] * 32
+    h, words = LLAMA.hidden_size, LLAMA.vocab_size
+    # The last norm in fp32, 16-bit logits, an fp32 copy, log-probabilities. The head's own 16-bit
+    # copy is made for the product and gone after it: a frozen weight is not in autocast's cache.
+    assert max(total(point)[1] for point in head.forward) == 4 * h + 2 * words + 4 * words * 2
+    with_eval = estimate_memory(setup)
+    assert with_eval.peak_phase == "evaluation"
+    terms = {term.id: term.value for term in with_eval.terms}
+    assert terms["memory.logits"] == 8 * 2048 * (4 * h + 10 * words)
 
 
 def test_a_fused_head_saves_the_logits():

@@ -18,7 +18,12 @@ from loracle.domain.estimate import MemoryEstimate, Term
 from loracle.domain.gpu import Gpu
 from loracle.domain.setup import TrainingSetup
 from loracle.estimate import params
-from loracle.estimate.decoder.parts import head_profile, layer_profiles, lays_flat
+from loracle.estimate.decoder.parts import (
+    evaluation_profiles,
+    head_profile,
+    layer_profiles,
+    lays_flat,
+)
 from loracle.estimate.decoder.profile import Point, total, value
 from loracle.estimate.decoder.tape import KINDS
 from loracle.estimate.loading import loading_slack
@@ -142,7 +147,7 @@ class _Step:
     """One micro-batch of a setup: its profiles put into numbers, and the moments of the step."""
 
     def __init__(self, setup: TrainingSetup, capability: tuple[int, int]) -> None:
-        self.setup = setup
+        self.setup, self.capability = setup, capability
         self.kinds, self.order = layer_profiles(setup, capability)
         self.head = head_profile(setup, capability)
         self.tokens, self.positions = setup.micro_step_tokens, _positions(setup, capability)
@@ -223,13 +228,23 @@ class _Step:
         }
 
     def _evaluation(self, rows: int) -> Iterator[tuple[str, dict[str, float]]]:
-        """A forward pass that saves nothing, between two optimizer steps (no gradients)."""
-        setup = self.setup.with_changes(micro_batch=rows, gradient_checkpointing=True,
-                                        eval_micro_batch=None)  # fmt: skip
-        alone = _Step(setup, AMPERE)
-        for profile in (*alone.kinds, alone.head):
-            for point in profile.forward:
-                yield "evaluation", alone._parts(point, 0.0, 0.0, 0.0, head=profile is alone.head)
+        """A forward pass that saves nothing, between two optimizer steps (no gradients).
+
+        The model's code holds the embeddings to its end; autocast's copies stay until the loss.
+        """
+        setup = self.setup.with_changes(micro_batch=rows, eval_micro_batch=None)
+        alone = _Step(setup, self.capability)
+        kinds, order, head = evaluation_profiles(setup, self.capability)
+        item = 4 if setup.kbit_upcast and setup.quant else params.ITEM[setup.base_dtype]
+        embeddings = float(alone.tokens * setup.model.hidden_size * item)
+        casts = 0.0
+        for at, kind in enumerate(order):
+            if at + 1 == len(order) or kind not in order[at + 1 :]:
+                for point in kinds[kind].forward:
+                    yield "evaluation", alone._parts(point, 0.0, embeddings if at else 0.0, casts)
+            casts += alone._size(kinds[kind].casts)
+        for point in head.forward:
+            yield "evaluation", alone._parts(point, 0.0, 0.0, casts, head=True)
 
     def segments(self) -> Shape:
         """The sizes that decide how well the caching allocator's segments are used."""

@@ -38,6 +38,7 @@ class Setting:
     checkpointed: bool
     fused_head: bool
     short: bool
+    gradients: str = "all"  # "weights": none behind the first layer; "none": an evaluation
 
 
 _REMEMBERED = 512
@@ -155,7 +156,35 @@ def layer_profiles(
     setup: TrainingSetup, capability: tuple[int, int]
 ) -> tuple[list[Profile], list[int]]:
     """(profiles of the kinds of layer, the kind of each layer from first to last)."""
-    shape, setting = setup.model, setting_of(setup, capability)
+    profiles, order = _profiles_of(setup, setting_of(setup, capability))
+    if _starts_without_gradient(setup):
+        setting = replace(setting_of(setup, capability), gradients="weights")
+        first, first_order = _profiles_of(setup, setting)
+        profiles.append(first[first_order[0]])
+        order[0] = len(profiles) - 1
+    return profiles, order
+
+
+def evaluation_profiles(
+    setup: TrainingSetup, capability: tuple[int, int]
+) -> tuple[list[Profile], list[int], Profile]:
+    """The layers' kinds and order as above, and the head, in a forward pass that saves nothing."""
+    setting = replace(setting_of(setup, capability), checkpointed=False, gradients="none")
+    profiles, order = _profiles_of(setup, setting)
+    return profiles, order, _head_profile(setup.model, setting, profiles[order[-1]].dtype)
+
+
+def _starts_without_gradient(setup: TrainingSetup) -> bool:
+    """Whether the embedding's output wants no gradient, so that the first norm saves nothing.
+
+    Checkpointing needs one (`enable_input_require_grads`), and so asks transformers' own recipe.
+    """
+    asked = setup.gradient_checkpointing or setup.stack == "hf-trainer"
+    return setup.method != "full" and not asked
+
+
+def _profiles_of(setup: TrainingSetup, setting: Setting) -> tuple[list[Profile], list[int]]:
+    shape = setup.model
     kinds = kinds_of(shape)
     window = shape.sliding_window
     cut = window is not None and setup.seq_len > window and setting.kernel not in ("eager", "flash")
@@ -192,12 +221,13 @@ def _layer_profile(shape: ModelShape, setting: Setting, kind: str) -> Profile:
         layer = _layer(shape, setting, kind)
         return profile_part(
             layer.tape, shape.hidden_size, dtype, lambda x: run_layer(layer, x, kind),
-            checkpointed=setting.checkpointed,
+            checkpointed=setting.checkpointed, input_gradient=setting.gradients == "all",
         )  # fmt: skip
 
     def settled() -> Profile:
         profile = make(setting.stream)
-        return profile if profile.dtype == setting.stream else make(profile.dtype)
+        at_rest = profile.dtype == setting.stream or setting.gradients == "weights"
+        return profile if at_rest else make(profile.dtype)
 
     return _remembered(shape, setting, kind, settled)
 
@@ -206,7 +236,7 @@ def _layer(shape: ModelShape, setting: Setting, kind: str) -> Layer:
     rows = rows_of(shape, kind)
     heads_here, kv_heads, head_dim = _heads(shape, rows)
     return Layer(
-        tape=Tape(setting.autocast),
+        tape=Tape(setting.autocast, records=setting.gradients != "none"),
         shape=shape,
         rows=rows,
         targets=setting.targets,
@@ -270,7 +300,10 @@ def head_profile(setup: TrainingSetup, capability: tuple[int, int]) -> Profile:
     """The last norm, the output head and the loss."""
     shape, setting = setup.model, setting_of(setup, capability)
     profiles, order = layer_profiles(setup, capability)
-    dtype = profiles[order[-1]].dtype
+    return _head_profile(shape, setting, profiles[order[-1]].dtype)
+
+
+def _head_profile(shape: ModelShape, setting: Setting, dtype: str) -> Profile:
     return _remembered(shape, setting, f"head {dtype}", lambda: _head(shape, setting, dtype))
 
 
@@ -282,6 +315,7 @@ def _head(shape: ModelShape, setting: Setting, dtype: str) -> Profile:
 
     def run(x: Tensor) -> Tensor:
         normed = final_norm(layer, x)
+        del x
         if setting.fused_head:
             return heads.fused_loss(t, normed, head, shape, setting.short)
         scores, logits = heads.plain_loss(t, normed, head, shape)
@@ -296,4 +330,7 @@ def _head(shape: ModelShape, setting: Setting, dtype: str) -> Profile:
             del copy
         outputs.clear()
 
-    return profile_part(t, shape.hidden_size, dtype, run, after_forward=convert)
+    return profile_part(
+        t, shape.hidden_size, dtype, run, after_forward=convert,
+        input_gradient=setting.gradients == "all",
+    )  # fmt: skip

@@ -15,6 +15,7 @@ from loracle.estimate.decoder.tape import (
     Tensor,
     backward,
     checkpoint,
+    empty,
     leaf,
     like,
 )
@@ -73,13 +74,16 @@ def profile_part(
     run: Callable[[Tensor], Tensor],
     *,
     checkpointed: bool = False,
+    input_gradient: bool = True,
     after_forward: Callable[[], None] | None = None,
 ) -> Profile:
     """Run a part forward and backward; `width` and `dtype` are those of its input.
 
-    `after_forward` runs between the passes (a trainer letting go of the outputs).
+    `input_gradient` is False where nothing before the part is trained. `after_forward` runs between
+    the passes (a trainer letting go of the outputs).
     """
-    box = [leaf(tape, (0.0, width, 0.0), dtype)]
+    elements = (0.0, width, 0.0)
+    box = [leaf(tape, elements, dtype) if input_gradient else empty(tape, elements, dtype)]
     out = checkpoint(tape, run, box.pop()) if checkpointed else run(box.pop())
     root = Tensor(None, out.elements, out.dtype, out.node)
     del out
@@ -88,9 +92,10 @@ def profile_part(
     turn = tape.mark()
     tape.cast_cache.clear()
     cleared = tape.mark()
-    box.append(like(tape, root))
-    arrived = backward(tape, root, box.pop())
-    del arrived
+    if root.node is not None:
+        box.append(like(tape, root))
+        arrived = backward(tape, root, box.pop())
+        del arrived
     forward, held = _walk(tape.events[:turn], (ZERO,) * len(KINDS))
     _, kept = _walk(tape.events[turn:cleared], held)
     points, left = _walk(tape.events[cleared:], kept)

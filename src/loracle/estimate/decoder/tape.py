@@ -30,13 +30,13 @@ class Tape:
     """The log of births and deaths, and the state that operations consult.
 
     `autocast` is the 16-bit dtype of autocast, or None. `frame` is the checkpoint that is being
-    filled or recomputed, None outside of one.
+    filled or recomputed, None outside of one. `records` is False under torch.no_grad().
     """
 
-    __slots__ = ("autocast", "cast_cache", "count", "events", "frame", "ordinal")
+    __slots__ = ("autocast", "cast_cache", "count", "events", "frame", "ordinal", "records")
 
-    def __init__(self, autocast: str | None) -> None:
-        self.autocast = autocast
+    def __init__(self, autocast: str | None, *, records: bool = True) -> None:
+        self.autocast, self.records = autocast, records
         self.events: list[Event] = []
         self.count = 0
         self.frame: Frame | None = None
@@ -145,9 +145,9 @@ def like(tape: Tape, x: Tensor, dtype: str | None = None) -> Tensor:
 
 
 def attach(tape: Tape, out: Tensor, run: Backward, *inputs: Tensor) -> Tensor:
-    """Make `out` the output of a node, if any input wants a gradient."""
+    """Make `out` the output of a node, if any input wants a gradient and the tape records."""
     nodes = [one.node for one in inputs]
-    if any(nodes):
+    if tape.records and any(nodes):
         out.node = Node(tape, run, nodes, out.dtype, out.elements)
     return out
 
