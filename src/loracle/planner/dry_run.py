@@ -6,10 +6,10 @@ many different setups once each and wants neither.
 
 from importlib.util import find_spec
 
-from loracle.domain.estimate import MemoryEstimate, SpeedEstimate
 from loracle.domain.gpu import Gpu
 from loracle.domain.setup import TrainingSetup
 from loracle.errors import MissingExtra
+from loracle.planner.validation import Answer
 
 NEEDED = ("torch", "transformers", "peft", "bitsandbytes")
 
@@ -20,20 +20,26 @@ UNKNOWN_CARD = Gpu(
 )  # fmt: skip
 
 
-def dry_run(setup: TrainingSetup, gpu: Gpu | None) -> tuple[MemoryEstimate, SpeedEstimate | None]:
+def dry_run(setup: TrainingSetup, gpu: Gpu | None, *, cap_bytes: int | None = None) -> Answer:
     """Memory, and speed where the card is known, from one traced step.
 
-    Raises MissingExtra where the training stack is not installed, EngineError where the step
-    cannot be run without values.
+    With a cap on torch's reserved bytes the allocator plays it out, flush and retry included, and
+    the answer says whether the run ends. Raises MissingExtra where the training stack is not
+    installed, EngineError where the step cannot be run without values.
     """
     for package in NEEDED:
         if find_spec(package) is None:
             raise MissingExtra("train", package)
+    from loracle.dryrun.replay import replay
     from loracle.dryrun.trace import trace
     from loracle.estimate.pricing import price_trace
-    from loracle.planner.exact import memory_of
+    from loracle.planner.exact import memory_seen
 
-    traced = trace(setup, capability=(gpu or UNKNOWN_CARD).compute_capability)
-    memory = memory_of(traced, gpu or UNKNOWN_CARD)
-    speed = price_trace(traced, setup, gpu) if gpu is not None and traced.ops else None
-    return memory, speed
+    card = gpu or UNKNOWN_CARD
+    traced = trace(setup, capability=card.compute_capability)
+    seen = replay(traced, context_bytes=card.context_bytes, cap_bytes=cap_bytes)
+    return Answer(
+        memory=memory_seen(seen, traced),
+        speed=price_trace(traced, setup, gpu) if gpu is not None and traced.ops else None,
+        fits=seen.fits if cap_bytes is not None else None,
+    )

@@ -11,7 +11,7 @@ from loracle.domain.estimate import MemoryEstimate, Range, Term
 from loracle.domain.gpu import Gpu
 from loracle.domain.setup import TrainingSetup
 from loracle.domain.trace import Trace
-from loracle.dryrun.replay import replay
+from loracle.dryrun.replay import DryRunMemory, replay
 from loracle.estimate.pricing import price_trace
 from loracle.planner.fit import Choice, fit_of
 from loracle.planner.laws import Laws
@@ -66,8 +66,13 @@ def memory_of(trace: Trace, gpu: Gpu, *, full_rows: bool = True) -> MemoryEstima
     A trace has rows of one length; where lengths vary (`full_rows` is False) the allocator's
     segments fit less well, so that reserved memory may end up higher.
     """
-    above = RESERVED_SPREAD if full_rows else RESERVED_SPREAD + FRAGMENTATION
     seen = replay(trace, context_bytes=gpu.context_bytes)
+    return memory_seen(seen, trace, full_rows=full_rows)
+
+
+def memory_seen(seen: DryRunMemory, trace: Trace, *, full_rows: bool = True) -> MemoryEstimate:
+    """One replay of a trace as an estimate."""
+    above = RESERVED_SPREAD if full_rows else RESERVED_SPREAD + FRAGMENTATION
     terms: dict[str, float] = {}
     for owner, num_bytes in seen.owners:
         name = TERM_OF_KIND[owner.kind]

@@ -24,8 +24,22 @@ COUNTERS = {
     "device": ("device_bytes", "device_used_bytes"),
 }
 
-Answer = tuple[MemoryEstimate, SpeedEstimate | None]
-Engine = Callable[[TrainingSetup, Gpu | None], Answer]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an engine says of one setup.
+
+    `fits` is whether the run ends under its cap where the engine plays the cap out; None where
+    the range of the estimate decides.
+    """
+
+    memory: MemoryEstimate
+    speed: SpeedEstimate | None = None
+    fits: bool | None = None
+
+
+# The setup, the card where it is known, the cap on torch's reserved bytes where there was one.
+Engine = Callable[[TrainingSetup, Gpu | None, int | None], Answer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +96,10 @@ def _compare(
 ) -> Comparison:
     gpu = gpu_of(run.gpu)
     try:
-        memory, speed = engine(setup_of(run), gpu)
+        answer = engine(setup_of(run), gpu, run.memory_cap_bytes)
     except LoracleError as error:
         return Comparison(run=run, memory={}, skipped=error)
+    memory, speed = answer.memory, answer.speed
     pairs: dict[str, Pair] = {}
     for name, (predicted, measured) in COUNTERS.items():
         reading = getattr(run, measured)
@@ -99,7 +114,7 @@ def _compare(
         else None,
         steady=run.step_spread is None or run.step_spread < STEADY,
         limit_bytes=limit,
-        verdict=_verdict(against, limit, run.fits) if limit is not None else None,
+        verdict=_verdict(answer.fits, against, limit, run.fits),
     )
 
 
@@ -110,7 +125,12 @@ def _limit(run: MeasuredRun, gpu: Gpu | None, memory: MemoryEstimate) -> tuple[f
     return (float(gpu.usable_bytes) if gpu else None), memory.device_bytes
 
 
-def _verdict(predicted: Range, limit: float, fits: bool) -> str:
+def _verdict(played: bool | None, predicted: Range, limit: float | None, fits: bool) -> str | None:
+    """A cap that was played out is right or wrong; a range may also be risky."""
+    if played is not None:
+        return "right" if played == fits else "wrong"
+    if limit is None:
+        return None
     if predicted.low <= limit < predicted.high:
         return "risky"
     return "right" if (predicted.high <= limit) == fits else "wrong"
@@ -203,17 +223,20 @@ def _pair(pair: Pair) -> dict[str, object]:
 # --- engines -------------------------------------------------------------------------------------
 
 
-def formula_engine(setup: TrainingSetup, gpu: Gpu | None) -> Answer:
-    """The closed forms; speed only where the card is known."""
+def formula_engine(setup: TrainingSetup, gpu: Gpu | None, cap_bytes: int | None = None) -> Answer:
+    """The closed forms, which know no cap; speed only where the card is known."""
     from loracle.estimate.memory import estimate_memory
     from loracle.estimate.speed import estimate_speed
 
     memory = estimate_memory(setup, gpu)
-    return memory, estimate_speed(setup, gpu) if gpu is not None else None
+    return Answer(memory=memory, speed=estimate_speed(setup, gpu) if gpu is not None else None)
 
 
-def dry_run_engine(setup: TrainingSetup, gpu: Gpu | None) -> Answer:
-    """The real step on tensors without values. Raises MissingExtra where torch is absent."""
+def dry_run_engine(setup: TrainingSetup, gpu: Gpu | None, cap_bytes: int | None = None) -> Answer:
+    """The real step on tensors without values, under the cap if there was one.
+
+    Raises MissingExtra where torch is absent.
+    """
     from loracle.planner.dry_run import dry_run
 
-    return dry_run(setup, gpu)
+    return dry_run(setup, gpu, cap_bytes=cap_bytes)
