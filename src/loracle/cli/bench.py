@@ -40,10 +40,14 @@ def run(
 
     from loracle.catalog.measured import run_document, write_run
     from loracle.catalog.user_runs import user_runs_file
+    from loracle.errors import MissingExtra
     from loracle.jobs.bench import bench, measured_run
     from loracle.jobs.bench_card import card_here, sampler
+    from loracle.jobs.libraries import missing_library
     from loracle.units import parse_seconds
 
+    if (missing := missing_library()) is not None:
+        raise MissingExtra("train", missing)
     output = Output("json" if as_json else "quiet" if quiet else layout)
     path = Path(out) if out else user_runs_file()
     _make_folder(path)  # before minutes are spent
