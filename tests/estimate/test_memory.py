@@ -244,6 +244,21 @@ def test_an_evaluation_keeps_nothing_and_ends_in_two_copies_of_the_logits():
     assert terms["memory.logits"] == 8 * 2048 * (4 * h + 10 * words)
 
 
+def test_a_larger_evaluation_gets_segments_of_its_own():
+    llama3 = shape_from_config(
+        {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8,
+         "intermediate_size": 14336}, id="llama-3",
+    )  # fmt: skip
+    plain = TrainingSetup(model=llama3, stack="hf-trainer", micro_batch=2, seq_len=2048)
+    alone = estimate_memory(plain, H200).reserved_bytes.likely
+    same = estimate_memory(plain.with_changes(eval_micro_batch=2), H200).reserved_bytes.likely
+    twice = estimate_memory(plain.with_changes(eval_micro_batch=4), H200).reserved_bytes.likely
+    assert same == pytest.approx(alone)
+    # The 16-bit logits of four rows fit where the fp32 logits of two were; their two fp32 copies
+    # fit nowhere.
+    assert twice - alone == pytest.approx(2 * (4 * 4 * 2048 * 128256))
+
+
 def test_a_fused_head_saves_the_logits():
     # 8 x 2048 tokens of a 128k vocabulary: two fp32 copies and the log-probabilities
     llama3 = shape_from_config(

@@ -11,7 +11,7 @@ from loracle.catalog.shapes import shape_from_config
 from loracle.domain.setup import TrainingSetup
 from loracle.estimate import params
 from loracle.estimate.loading import loading_slack
-from loracle.estimate.segments import Segments, release
+from loracle.estimate.segments import Segments, release, replay_large
 from loracle.estimate.slack import Shape, allocator_slack, reserved_peak
 
 MIB = 1 << 20
@@ -105,3 +105,18 @@ def test_slack_adds_up_and_grows(checkpointed, logits):
     assert 0 < allocator_slack(shape) < allocator_slack(more)
     assert reserved_peak(shape, 10e9, 0) == 10e9 + allocator_slack(shape)
     assert reserved_peak(shape, 0, 100e9) == pytest.approx(101.5e9)
+
+
+def test_only_what_is_larger_is_replayed():
+    segments = Segments()
+    lives = [
+        (0, 40.0 * MIB),
+        (1, 8.0 * MIB),
+        (~0, 0.0),
+        (2, 30.0 * MIB),
+        (3, 50.0 * MIB),
+        (~1, 0.0),
+    ]
+    replay_large(segments, lives, 10 * MIB)
+    assert segments.reserved == 90 * MIB  # 30 MiB settle where 40 MiB were; 8 MiB are not asked for
+    assert segments.allocated == 0

@@ -28,6 +28,7 @@ from loracle.estimate.decoder.profile import Point, total, value
 from loracle.estimate.decoder.tape import KINDS
 from loracle.estimate.loading import loading_slack
 from loracle.estimate.memory_ranges import doubt_of
+from loracle.estimate.segments import Segments, replay_large
 from loracle.estimate.slack import Shape, reserved_peak
 
 AMPERE, HOPPER_LIKE = (8, 0), (9, 10)
@@ -79,9 +80,11 @@ def estimate_memory(setup: TrainingSetup, gpu: Gpu | None = None) -> MemoryEstim
     segments = step.segments()
     reserved = reserved_peak(
         segments,
-        max(moment.num_bytes for moment in moments if moment.phase != "optimizer"),
-        max(moment.num_bytes for moment in moments if moment.phase == "optimizer"),
+        max(one.num_bytes for one in moments if one.phase not in ("optimizer", "evaluation")),
+        max(one.num_bytes for one in moments if one.phase == "optimizer"),
     )
+    if setup.eval_micro_batch:
+        reserved = max(reserved + step.evaluation_segments(setup.eval_micro_batch), peak.num_bytes)
     sums = params.totals(setup)
     outside = (gpu.context_bytes if gpu else CONTEXT_BYTES) + sums.managed / _shards(setup)
     doubt = doubt_of(setup)
@@ -245,6 +248,27 @@ class _Step:
             casts += alone._size(kinds[kind].casts)
         for point in head.forward:
             yield "evaluation", alone._parts(point, 0.0, 0.0, casts, head=True)
+
+    def evaluation_segments(self, rows: int) -> float:
+        """Bytes that an evaluation of so many rows reserves beside what training did.
+
+        Training leaves its segments behind, none larger than its largest tensor: what an
+        evaluation makes above that size needs segments of its own.
+        """
+        largest = max(
+            self._size(size)
+            for profile in (*self.kinds, self.head)
+            for _, size in (*profile.lives.forward, *profile.lives.backward)
+        )
+        alone = _Step(
+            self.setup.with_changes(micro_batch=rows, eval_micro_batch=None), self.capability
+        )
+        kinds, order, head = evaluation_profiles(alone.setup, self.capability)
+        fresh = Segments()
+        for profile in (*(kinds[kind] for kind in dict.fromkeys(order)), head):
+            lives = profile.lives.forward + profile.lives.uncast
+            replay_large(fresh, ((number, alone._size(size)) for number, size in lives), largest)
+        return float(fresh.reserved)
 
     def segments(self) -> Shape:
         """The sizes that decide how well the caching allocator's segments are used."""

@@ -8,6 +8,7 @@ pool, caps, and every setting.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 SMALL = 1 << 20  # smaller requests live in another pool
 PAGE = 2 << 20
@@ -97,6 +98,25 @@ class Segments:
     def _take(self, block: Block) -> None:
         del self._free[bisect_left(self._free, (block.size, block.address))]
         del self._at[block.address]
+
+
+def replay_large(
+    segments: Segments, lives: Iterable[tuple[int, float]], larger_than: float
+) -> None:
+    """Play births (number, bytes) and deaths (~number, bytes) of what is larger than a size.
+
+    What is still alive at the end is freed there.
+    """
+    blocks: dict[int, Block] = {}
+    for number, size in lives:
+        if number < 0:
+            block = blocks.pop(~number, None)
+            if block is not None:
+                segments.free(block)
+        elif size > larger_than:
+            blocks[number] = segments.malloc(-(-int(size) // 512) * 512)
+    for block in blocks.values():
+        segments.free(block)
 
 
 def release(segments: Segments) -> None:
