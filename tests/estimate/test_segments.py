@@ -120,3 +120,10 @@ def test_only_what_is_larger_is_replayed():
     replay_large(segments, lives, 10 * MIB)
     assert segments.reserved == 90 * MIB  # 30 MiB settle where 40 MiB were; 8 MiB are not asked for
     assert segments.allocated == 0
+
+
+def test_layers_that_are_kept_whole_fill_their_segments_well():
+    shape = Shape(
+        loading=0, forward=0, logits=0, kept=100 * MIB, checkpointed=True, kept_whole=1000 * MIB
+    )
+    assert allocator_slack(shape) == pytest.approx((0.23 * 100 + 0.019 * 1000 + 10) * MIB)

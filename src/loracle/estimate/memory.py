@@ -274,12 +274,15 @@ class _Step:
         """The sizes that decide how well the caching allocator's segments are used."""
         last = self.order[-1]
         fused = self.setup.fused_head
+        every = self.setup.checkpoint_every if self.setup.gradient_checkpointing else 1
+        whole = sum(self.kept[kind] for at, kind in enumerate(self.order) if at % every)
         return Shape(
             loading=loading_slack(self.setup) / _shards(self.setup),
             forward=self._peak(self.kinds[last].forward) - self.kept[last],
             logits=0.0 if fused else 4.0 * self.tokens * self.setup.model.vocab_size,
-            kept=self.all_kept,
+            kept=self.all_kept - whole,
             checkpointed=self.setup.gradient_checkpointing,
+            kept_whole=whole,
         )
 
     def _peak(self, points: Sequence[Point]) -> float:

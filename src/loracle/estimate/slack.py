@@ -23,7 +23,8 @@ class Shape:
 
     `loading` is what the loaded model leaves free, `forward` one layer's peak in the forward pass
     beyond what it keeps, `logits` one fp32 copy of the logits (0 with a fused head), `kept` what
-    all layers keep.
+    all layers keep. Where only every n-th layer is recomputed, `kept` is what those keep and
+    `kept_whole` what the others do.
     """
 
     loading: float
@@ -31,6 +32,7 @@ class Shape:
     logits: float
     kept: float
     checkpointed: bool
+    kept_whole: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,13 @@ OPTIMIZER_SHARE = 0.015  # the optimizer's temporaries are as large as the gradi
 def allocator_slack(shape: Shape) -> float:
     """Bytes reserved beyond the allocated peak of the forward and backward passes."""
     shares = _SHARES[shape.checkpointed, shape.logits > 0]
+    whole = _SHARES[False, shape.logits > 0]
     return (
         shape.loading
         + shares.forward * shape.forward
         + shares.logits * shape.logits
         + shares.kept * shape.kept
+        + whole.kept * shape.kept_whole
         + shares.fixed_bytes
     )
 
