@@ -26,7 +26,7 @@ PEERS = ROOT / "benchmarks" / "peers.json"
 WORDS = {
     "en": {
         "head": "| rows | engine | runs | allocated: mean, worst | reserved: mean, worst "
-        "| device: mean, worst | fit verdicts right |",
+        "| device: mean, worst | fit verdicts right | tokens/s: median, worst (steady runs) |",
         "known": "known while building",
         "first": "predicted first ({batch})",
         "since": "the same rows, today's code",
@@ -34,7 +34,7 @@ WORDS = {
     },
     "zh-CN": {
         "head": "| 数据行 | 引擎 | 次数 | 已分配: 平均, 最差 | 已保留: 平均, 最差 "
-        "| 整卡: 平均, 最差 | 能否放下判断正确 |",
+        "| 整卡: 平均, 最差 | 能否放下判断正确 | token/秒: 中位, 最差 (平稳的运行) |",
         "known": "开发时已知",
         "first": "先预测后测量 ({batch})",
         "since": "同一批, 当前代码",
@@ -94,6 +94,7 @@ def _score_written(pairs: list[tuple[dict, dict]]) -> dict:
         "n": len(pairs),
         **{name: (statistics.mean(one), max(one)) for name, one in errors.items()},
         "fit": f"{right} / {len(pairs)}",
+        "speed": "-",
     }
 
 
@@ -102,13 +103,17 @@ def _today(runs: tuple, engine: str) -> dict:
     from loracle.catalog.measured import setup_of
     from loracle.planner.validation import compare, summary
 
-    memory = summary(compare(runs, setup_of, find_gpu, ENGINES[engine]()))["memory"]
+    figures = summary(compare(runs, setup_of, find_gpu, ENGINES[engine]()))
+    memory, speed = figures["memory"], figures["speed"]
     fit = memory["fit"]
     risky = f" ({fit['risky']} risky)" if fit["risky"] else ""
     return {
         "n": len(runs),
         **{one: (memory[one]["mean_abs_pct"], memory[one]["max_abs_pct"]) for one in QUANTITIES},
         "fit": f"{fit['right']} / {fit['n']}{risky}",
+        "speed": f"{speed['median_abs_pct']:.1f} %, {speed['max_abs_pct']:.1f} % ({speed['n']})"
+        if speed["n"]
+        else "-",
     }
 
 
@@ -129,11 +134,11 @@ ENGINES = {"formula": _formula, "dryrun": _dry_run}
 
 def _table(groups: list[tuple], language: str) -> str:
     words = WORDS[language]
-    lines = [words["head"], "|---|---|--:|--:|--:|--:|--:|"]
+    lines = [words["head"], "|---|---|--:|--:|--:|--:|--:|--:|"]
     for (name, values), engine, score in groups:
         cells = [words[name].format(**values), engine, str(score["n"])]
         cells += [f"{score[one][0]:.2f} %, {score[one][1]:.2f} %" for one in QUANTITIES]
-        lines.append("| " + " | ".join([*cells, score["fit"]]) + " |")
+        lines.append("| " + " | ".join([*cells, score["fit"], score["speed"]]) + " |")
     return "\n".join(lines)
 
 
