@@ -8,28 +8,28 @@ from loracle.catalog.gpus import find_gpu
 from loracle.catalog.measured import setup_of, shipped_runs
 from loracle.domain.estimate import MemoryEstimate, Range, SpeedEstimate
 from loracle.errors import UnsupportedModel
-from loracle.planner.validation import compare, document, formula_engine, summary
+from loracle.planner.validation import Answer, compare, document, formula_engine, summary
 
 RUN = next(run for run in shipped_runs() if run.id == "h200a-01")
 GIB = 1 << 30
 
 
-def engine(low, likely, high, tokens_per_s=None):
+def engine(low, likely, high, tokens_per_s=None, played=None):
     """An engine that answers the same for every run."""
 
-    def answer(setup, gpu):
+    def answer(setup, gpu, cap_bytes):
         bounds = Range(low * GIB, likely * GIB, high * GIB)
         memory = MemoryEstimate(
             engine="fixed", model_bytes=1, allocated_bytes=bounds, reserved_bytes=bounds,
             device_bytes=bounds, peak_phase="backward",
         )  # fmt: skip
         if tokens_per_s is None:
-            return memory, None
+            return Answer(memory=memory, fits=played)
         speed = SpeedEstimate(
             engine="fixed", step_seconds=Range.exact(1),
             tokens_per_s=Range(tokens_per_s * 0.5, tokens_per_s, tokens_per_s * 1.5),
         )  # fmt: skip
-        return memory, speed
+        return Answer(memory=memory, speed=speed)
 
     return answer
 
@@ -46,6 +46,12 @@ def runs(*, cap_gib=None, fits=True, **changes):
 )  # fmt: skip
 def test_verdicts(cap, fits, verdict):
     found = compare(runs(cap_gib=cap, fits=fits), setup_of, find_gpu, engine(10, 15, 20))
+    assert found[0].verdict == verdict
+
+
+@pytest.mark.parametrize(("played", "verdict"), [(True, "right"), (False, "wrong")])
+def test_a_cap_that_was_played_out_is_never_risky(played, verdict):
+    found = compare(runs(cap_gib=15), setup_of, find_gpu, engine(10, 15, 20, played=played))
     assert found[0].verdict == verdict
 
 
@@ -82,7 +88,7 @@ def test_speeds_of_jittery_runs_are_left_out():
 
 
 def test_a_row_that_cannot_be_predicted_is_named():
-    def refuse(setup, gpu):
+    def refuse(setup, gpu, cap_bytes):
         raise UnsupportedModel("error.shape.unknown", model="x", model_type="y")
 
     found = compare(runs(), setup_of, find_gpu, refuse)
