@@ -47,6 +47,7 @@ class Output:
     def line(self, sentence: str = "") -> None:
         """A plain line of the result on stdout."""
         sys.stdout.write(sentence + "\n")
+        sys.stdout.flush()  # a run is followed through pipes and log files as well
 
     def render(self, renderable: "RenderableType") -> None:
         """A rich renderable on stdout."""
