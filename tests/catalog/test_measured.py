@@ -8,6 +8,7 @@ from loracle.catalog.measured import (
     FOLDER,
     read_runs,
     run_document,
+    run_of,
     setup_of,
     shipped_runs,
     write_run,
@@ -87,3 +88,12 @@ def test_missing_and_binary_files(tmp_path):
     with pytest.raises(InputError) as caught:
         read_runs(path)
     assert caught.value.message == "error.runs.encoding"
+
+
+def test_a_run_of_a_setup_gives_the_setup_back():
+    for run in shipped_runs():
+        setup = setup_of(run)
+        again = run_of(setup, id=run.id, gpu=run.gpu)
+        assert setup_of(again).with_changes(model=setup.model) == setup
+        packed = setup.with_changes(packing=True)
+        assert setup_of(run_of(packed, id=run.id, gpu=run.gpu)).packing

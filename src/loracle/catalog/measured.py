@@ -80,6 +80,36 @@ def run_document(run: MeasuredRun) -> dict[str, object]:
     return document
 
 
+def run_of(setup: TrainingSetup, **readings: Any) -> MeasuredRun:
+    """The run of a setup with what was read of it: the way back of `setup_of`."""
+    lora = setup.lora
+    return MeasuredRun(
+        hub_id=setup.model.id,
+        config=setup.model.config,
+        method=setup.method,
+        quant=setup.quant,
+        stack=setup.stack,
+        kbit_upcast=setup.kbit_upcast,
+        base_dtype=setup.base_dtype,
+        autocast=setup.autocast,
+        seq_len=setup.seq_len,
+        micro_batch=setup.micro_batch,
+        grad_accum=setup.grad_accum,
+        gradient_checkpointing=setup.gradient_checkpointing,
+        checkpoint_every=setup.checkpoint_every,
+        attention=setup.attention,
+        optimizer=setup.optimizer,
+        packing=setup.packing,
+        parallel=setup.parallel if setup.num_gpus > 1 else "ddp",  # says nothing of one card
+        num_gpus=setup.num_gpus,
+        lora_rank=lora.rank if lora else None,
+        lora_targets=lora.targets if lora else None,
+        lora_dropout=lora.dropout if lora else 0.0,
+        lora_dtype=lora.dtype if lora else None,
+        **readings,
+    )
+
+
 def setup_of(run: MeasuredRun) -> TrainingSetup:
     """The question that the run answers. Raises UnsupportedModel (E033) from the shape."""
     lora = None

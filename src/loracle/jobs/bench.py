@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from loracle.catalog.measured import run_of
 from loracle.domain.measured import MeasuredRun
 from loracle.domain.setup import TrainingSetup
 
@@ -104,28 +105,9 @@ def bench(
 def measured_run(outcome: Bench, gpu: str, *, run_id: str) -> MeasuredRun:
     """The outcome as a row that `loracle validate` and the planner read."""
     setup = outcome.setup
-    return MeasuredRun(
+    return run_of(
+        setup,
         id=run_id,
-        hub_id=setup.model.id,
-        config=setup.model.config,
-        method=setup.method,
-        quant=setup.quant,
-        stack=setup.stack,
-        kbit_upcast=setup.kbit_upcast,
-        base_dtype=setup.base_dtype,
-        autocast=setup.autocast,
-        seq_len=setup.seq_len,
-        micro_batch=setup.micro_batch,
-        grad_accum=setup.grad_accum,
-        gradient_checkpointing=setup.gradient_checkpointing,
-        checkpoint_every=setup.checkpoint_every,
-        attention=setup.attention,
-        optimizer=setup.optimizer,
-        packing=setup.packing,
-        lora_rank=setup.lora.rank if setup.lora else None,
-        lora_targets=setup.lora.targets if setup.lora else None,
-        lora_dropout=setup.lora.dropout if setup.lora else 0.0,
-        lora_dtype=setup.lora.dtype if setup.lora else None,
         gpu=gpu,
         fits=outcome.fits,
         model_bytes=outcome.model_bytes,

@@ -3,7 +3,7 @@
 import json
 from statistics import median
 
-from loracle.catalog.measured import run_document
+from loracle.catalog.measured import run_document, run_of
 from loracle.domain.gpu import Gpu
 from loracle.domain.measured import MeasuredRun
 from loracle.domain.setup import TrainingSetup
@@ -35,29 +35,10 @@ def _measured(
     reserved = _largest(steps, "reserved_bytes")
     device = _largest(steps, "device_bytes")
     power = [float(str(event["power_w"])) for event in counted if "power_w" in event]
-    return MeasuredRun(
+    return run_of(
+        setup,
         id=run.name,
-        hub_id=setup.model.id,
-        config=setup.model.config,
-        method=setup.method,
-        quant=setup.quant,
-        stack=setup.stack,
-        kbit_upcast=setup.kbit_upcast,
-        base_dtype=setup.base_dtype,
-        autocast=setup.autocast,
-        seq_len=setup.seq_len,
-        micro_batch=setup.micro_batch,
-        grad_accum=setup.grad_accum,
-        gradient_checkpointing=setup.gradient_checkpointing,
-        checkpoint_every=setup.checkpoint_every,
-        attention=setup.attention,
-        optimizer=setup.optimizer,
-        lora_rank=setup.lora.rank if setup.lora else None,
-        lora_targets=setup.lora.targets if setup.lora else None,
-        lora_dropout=setup.lora.dropout if setup.lora else 0.0,
-        lora_dtype=setup.lora.dtype if setup.lora else None,
         gpu=gpu.name if gpu else "cpu",
-        num_gpus=setup.num_gpus,
         model_bytes=model_bytes,
         peak_allocated_bytes=peak,
         peak_reserved_bytes=reserved,
