@@ -1,8 +1,8 @@
 """The exact engine in a plan: a trace of the chosen setting, replayed and priced for its card.
 
-A trace holds for every card of one compute capability. The ranges are those of the dry run on the
-measured runs that were predicted before they were measured (docs/dry-run.md): far narrower than
-the formula's.
+A trace holds for every card of one compute capability. The ranges were chosen
+with the errors of the measured runs in sight (docs/dry-run.md), not calibrated on held-out ones;
+they are far narrower than the formula's.
 """
 
 from collections.abc import Callable
