@@ -1,13 +1,16 @@
 """An 8B shape with random weights on one card: our defaults, TRL's, plain Trainer's, and the plan.
 
-    python benchmarks/train/eight_b.py all [--steps 200] [--out eight_b.json] [--seconds 420]
+    python benchmarks/train/eight_b.py all [--steps 40] [--long 200] [--out F] [--seconds 420]
 
 Llama-3.1-8B's shape, rank 16 on the attention layers, sequences of 2,048 full-length random
 tokens, two a step, gradient checkpointing, paged 8-bit AdamW: the same on every stack. `ours` is
 `loracle train` itself, from a file of text to a run folder; `trl` is SFTTrainer and `hf` Trainer
 with PEFT's fp32 upcast, both as they come. `ours-auto` leaves checkpointing to the plan. Memory is
-torch's peak since the model was loaded; speed is the median after three steps. The plan's figures
-were written before the run and are printed beside what was read.
+torch's peak since the model was loaded. Speed is all tokens after the warm-up (ten steps, or our
+first window of held losses) over all the time they took, data and logging included; no stack is
+made to wait for the card where it would not. The stacks take turns, the same number of steps each,
+because a step this small waits for the host, and the host differs from minute to minute. The
+plan's figures were written before the run and are printed beside what was read.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -33,8 +37,14 @@ SHAPE = {
     "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "max_position_embeddings": 8192,
     "bos_token_id": 128000, "eos_token_id": 128001,
 }  # fmt: skip
+WARM_UP = 10
 ROWS = (
     "ours-qlora", "trl-qlora", "ours-lora", "trl-lora", "ours-auto-qlora", "hf-qlora", "hf-lora",
+)  # fmt: skip
+TURNS = (  # "long" runs show the 200 steps; only runs of equal length are compared
+    "trl-qlora", "ours-qlora", "trl-lora", "ours-lora", "ours-qlora", "trl-qlora", "ours-lora",
+    "trl-lora", "ours-qlora long", "hf-qlora", "hf-lora", "ours-auto-qlora", "trl-qlora",
+    "ours-qlora", "ours-lora long",
 )  # fmt: skip
 
 
@@ -102,7 +112,8 @@ def ours(method: str, steps: int, *, auto: bool = False) -> dict:
     started = next(event for event in events if event["event"] == "started")
     loaded = next(event for event in events if event["event"] == "model_loaded")
     return {
-        "tokens_per_s": measured["tokens_per_s"],
+        "tokens_per_s": _after_warm_up(events),
+        "median_tokens_per_s": measured["tokens_per_s"],
         "peak_allocated_bytes": measured["peak_allocated_bytes"],
         "peak_reserved_bytes": measured["peak_reserved_bytes"],
         "device_used_bytes": measured["device_used_bytes"],
@@ -115,6 +126,14 @@ def ours(method: str, steps: int, *, auto: bool = False) -> dict:
         "alarms": [event["alarm"] for event in events if event["event"] == "alarm"],
         "seconds": round(time.time() - began, 1),
     }
+
+
+def _after_warm_up(events: list[dict]) -> float:
+    """Tokens over time since the first window of losses was read; a window's steps share a time."""
+    steps = [event for event in events if event["event"] == "step"]
+    times = [datetime.fromisoformat(event["time"]).timestamp() for event in steps]
+    first = sum(time - times[0] < 0.05 for time in times)
+    return (len(steps) - first) * SEQ * MICRO / (times[-1] - times[0])
 
 
 def theirs(stack: str, method: str, steps: int) -> dict:
@@ -132,16 +151,19 @@ def theirs(stack: str, method: str, steps: int) -> dict:
     )
 
     class Clock(TrainerCallback):
-        def __init__(self):
-            self.seconds = []
+        """Waits for the card twice: at the end of the warm-up and at the end."""
 
-        def on_step_begin(self, *args, **kwargs):
-            torch.cuda.synchronize()
-            self.began = time.perf_counter()
+        steps, began, ended = 0, 0.0, 0.0
 
         def on_step_end(self, *args, **kwargs):
+            self.steps += 1
+            if self.steps == WARM_UP:
+                torch.cuda.synchronize()
+                self.began = time.perf_counter()
+
+        def on_train_end(self, *args, **kwargs):
             torch.cuda.synchronize()
-            self.seconds.append(time.perf_counter() - self.began)
+            self.ended = time.perf_counter()
 
     began = time.time()
     quant = BitsAndBytesConfig(
@@ -188,41 +210,43 @@ def theirs(stack: str, method: str, steps: int) -> dict:
     torch.cuda.reset_peak_memory_stats()
     trainer.train()
     return {
-        "tokens_per_s": SEQ * MICRO / statistics.median(clock.seconds[3:]),
+        "tokens_per_s": SEQ * MICRO * (clock.steps - WARM_UP) / (clock.ended - clock.began),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
-        "steps": len(clock.seconds),
+        "steps": clock.steps,
         "seconds": round(time.time() - began, 1),
     }
 
 
-def run_all(steps: int, few: int, seconds: float, out: Path | None) -> None:
-    """Every row in a process of its own, the important ones first, until the time is up."""
+def run_all(steps: int, long: int, seconds: float, out: Path | None, turns: list[str]) -> None:
+    """Every turn in a process of its own, until the time is up."""
     began = time.time()
     HOME.mkdir(parents=True, exist_ok=True)
     if not (HOME / "texts.jsonl").is_file():
         subprocess.run([sys.executable, __file__, "make"], check=True)
     print(f"made in {time.time() - began:.0f} s", flush=True)
-    results: dict[str, dict] = {}
-    for row in ROWS:
+    readings: list[dict] = []
+    for turn in turns or TURNS:
+        row, _, length = turn.partition(" ")
         if time.time() - began > seconds:
-            results[row] = {"skipped": "no time left"}
+            readings.append({"row": row, "skipped": "no time left"})
             continue
-        count = steps if row in ("ours-qlora", "ours-lora") else few
+        count = long if length else steps
         command = [sys.executable, __file__, "row", row, "--steps", str(count)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        results[row] = (
+        reading = (
             json.loads(lines[-1]) if done.returncode == 0 and lines
             else {"failed": (done.stderr + done.stdout)[-1500:]}
         )  # fmt: skip
-        print(row, json.dumps(results[row])[:1800], flush=True)
+        readings.append({"row": row} | reading)
+        print(json.dumps(readings[-1])[:1200], flush=True)
         if out:
-            out.write_text(json.dumps(document(results), indent=1) + "\n")
-    print(table(results))
+            out.write_text(json.dumps(document(readings), indent=1) + "\n")
+    print(table(readings))
 
 
-def document(results: dict[str, dict]) -> dict:
+def document(readings: list[dict]) -> dict:
     import importlib.metadata
 
     import torch
@@ -232,33 +256,45 @@ def document(results: dict[str, dict]) -> dict:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "command": "python benchmarks/train/eight_b.py all",
         "versions": {name: importlib.metadata.version(name) for name in names},
-        "rows": results,
+        "readings": readings,
     }
 
 
-def table(results: dict[str, dict]) -> str:
-    head = ("row", "tokens/s", "allocated GiB", "reserved GiB", "plan: tokens/s", "plan: allocated")
-    lines = [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|"]
-    for name, row in results.items():
-        if "tokens_per_s" not in row:
-            lines.append(f"| {name} | - | - | - | - | - |")
-            continue
-        plan = row.get("plan") or {}
-        speed, memory = plan.get("tokens_per_s"), plan.get("allocated_bytes")
+def table(readings: list[dict]) -> str:
+    """One line a row and length: the mean speed of its turns, the largest memory, the plan."""
+    head = ("row", "steps", "tokens/s (each turn)", "allocated GiB", "reserved GiB",
+            "plan: tokens/s", "plan: allocated", "plan: reserved")  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
+    grouped: dict[tuple[str, int], list[dict]] = {}
+    for one in readings:
+        if "tokens_per_s" in one:
+            grouped.setdefault((one["row"], one["steps"]), []).append(one)
+    for (name, steps), turns in grouped.items():
+        speeds = [one["tokens_per_s"] for one in turns]
+        each = f" ({', '.join(f'{one:,.0f}' for one in speeds)})" if len(speeds) > 1 else ""
+        plan = turns[0].get("plan") or {}
+        speed = plan.get("tokens_per_s")
         lines.append(
-            f"| {name} | {row['tokens_per_s']:,.0f} | {row['peak_allocated_bytes'] / GIB:.2f} "
-            f"| {row['peak_reserved_bytes'] / GIB:.2f} | {f'{speed:,.0f}' if speed else '-'} "
-            f"| {f'{memory / GIB:.2f}' if memory else '-'} |"
+            f"| {name} | {steps} | {statistics.mean(speeds):,.0f}{each} "
+            f"| {_gib(turns, 'peak_allocated_bytes')} | {_gib(turns, 'peak_reserved_bytes')} "
+            f"| {f'{speed:,.0f}' if speed else ''} | {_gib([plan], 'allocated_bytes')} "
+            f"| {_gib([plan], 'reserved_bytes')} |"
         )
     return "\n".join(lines)
+
+
+def _gib(readings: list[dict], key: str) -> str:
+    values = [one[key] for one in readings if key in one]
+    return f"{max(values) / GIB:.2f}" if values else ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["all", "make", "row"])
     parser.add_argument("row", nargs="?", choices=ROWS)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--few", type=int, default=16)
+    parser.add_argument("--turns", nargs="*", default=[], help="rows in order, instead of all")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--long", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=420)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -266,7 +302,7 @@ def main() -> None:
     if options.what == "make":
         make()
     elif options.what == "all":
-        run_all(options.steps, options.few, options.seconds, options.out)
+        run_all(options.steps, options.long, options.seconds, options.out, options.turns)
     else:
         stack, _, method = options.row.rpartition("-")
         result = (

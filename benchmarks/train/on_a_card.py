@@ -48,12 +48,12 @@ def medium_model(folder: Path) -> Path:
     return folder
 
 
-def recipe(folder: Path, **training) -> Path:
+def recipe(folder: Path, *, rank: int = 16, **training) -> Path:
     path = folder / f"recipe-{abs(hash(str(training)))}.yaml"
     document = {
         "model": str(folder / "model"), "method": "qlora",
         "data": {"train": str(folder / "train.jsonl")},
-        "lora": {"rank": 16, "targets": "all-linear", "dropout": 0.05},
+        "lora": {"rank": rank, "targets": "all-linear", "dropout": 0.05},
         "training": {"optimizer": "paged_adamw_8bit", "learning_rate": 5e-4} | training,
         "save": {"every_steps": 2, "keep": 2, "folder": str(folder / "runs")},
     }  # fmt: skip
@@ -83,8 +83,16 @@ def losses(folder: Path, name: str) -> dict[int, float]:
     return {one["step"]: one["loss"] for one in events(folder, name) if one["event"] == "step"}
 
 
+def peak(folder: Path, name: str) -> int:
+    """Largest allocated bytes since the last start."""
+    seen = events(folder, name)
+    started = max(index for index, one in enumerate(seen) if one["event"] == "started")
+    return max(one["peak_bytes"] for one in seen[started:] if one["event"] == "step")
+
+
 def resume(folder: Path) -> dict:
-    made = str(recipe(folder, seq_len=512, steps=24, effective_batch=4, micro_batch=2))
+    """Rank 160, because bitsandbytes pages states of 100,000 elements and more only."""
+    made = str(recipe(folder, rank=160, seq_len=512, steps=24, effective_batch=4, micro_batch=2))
     for name in ("whole", "twin"):
         finish(folder, name, made, "--name", name, "--foreground")
     killed = train(made, "--name", "killed", "--foreground")
@@ -101,6 +109,7 @@ def resume(folder: Path) -> dict:
         "steps": len(after),
         "largest_difference_of_two_whole_runs": max(abs(whole[n] - twin[n]) for n in whole),
         "largest_difference_after_kill": max(abs(whole[n] - after[n]) for n in whole),
+        "peak_bytes": {name: peak(folder, name) for name in ("whole", "twin", "killed")},
         "last_losses": [whole[24], twin[24], after[24]],
     }
 

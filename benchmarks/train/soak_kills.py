@@ -43,7 +43,7 @@ def make_run(folder: Path, name: str, *, steps: int = STEPS):
             "training": {
                 "seq_len": 128, "steps": steps, "effective_batch": 4, "micro_batch": 2,
                 "gradient_checkpointing": False, "optimizer": "adamw_torch",
-                "learning_rate": 5e-3, "adapter_dtype": "float32",
+                "learning_rate": 5e-3,
             },
             "save": {"every_steps": 2, "keep": 2, "folder": str(folder / "runs")},
             "evaluation": {"every_steps": 9},

@@ -54,7 +54,7 @@ def make_run(place, tmp_path):
             "training": {
                 "seq_len": 96, "steps": 4, "effective_batch": 2, "micro_batch": 1,
                 "gradient_checkpointing": False, "optimizer": "adamw_torch",
-                "learning_rate": 5e-3, "adapter_dtype": "float32",
+                "learning_rate": 5e-3,
             },
             "save": {"every_steps": 2, "keep": 2, "folder": str(tmp_path / "runs")},
         }  # fmt: skip

@@ -89,6 +89,55 @@ def test_the_flat_layout_gives_bounds_and_pads_nothing():
     assert batch["position_ids"][0, :9].tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1]
 
 
+def test_equally_long_documents_get_a_row_each(model):
+    """Packed three to a row: the layout of plain rows, logits and labels as in the flat one."""
+    model.set_attn_implementation("sdpa")
+    draw = torch.Generator().manual_seed(1)
+    ids = torch.randint(3, 250, (6, 8), generator=draw)
+    packed = [
+        {"input_ids": part.flatten().tolist(), "labels": part.flatten().tolist(),
+         "seq_lengths": [8] * 3}
+        for part in ids.split(3)
+    ]  # fmt: skip
+    batch = Collator(0, flat=True)(packed)
+    assert batch["input_ids"].tolist() == ids.tolist()
+    assert batch["labels"][:, 0].tolist() == [IGNORED] * 6
+    assert batch["labels"][:, 1:].tolist() == ids[:, 1:].tolist()
+    assert batch.keys() == {"input_ids", "labels", "position_ids"}
+    together = logits_of(model, input_ids=batch["input_ids"], position_ids=batch["position_ids"])
+    alone = torch.cat([logits_of(model, input_ids=one[None]) for one in ids])
+    assert torch.allclose(together, alone, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 8, 3])
+def test_rows_of_one_document_keep_a_sliding_window(monkeypatch, window):
+    """SDPA takes no window, so a window shorter than the row is the kernel's."""
+    from loracle.jobs.train import attention
+
+    def contract(query, key, value, bounds, bounds_k, longest, longest_k, *, scale, window_size):
+        parts = (bounds[1:] - bounds[:-1]).tolist()
+        assert parts == [8, 8]
+        rows = [one.unflatten(0, (2, 8)).transpose(1, 2) for one in (query, key, value)]
+        return windowed(*rows, window_size[0] + 1).flatten(0, 1)
+
+    def windowed(query, key, value, width):
+        place = torch.arange(8)
+        back = place[:, None] - place[None]
+        seen = (back >= 0) & (back < (width or 8))
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+        return out.transpose(1, 2)
+
+    monkeypatch.setattr(attention, "_varlen", lambda: contract)
+    attention._options.cache_clear()
+    module = torch.nn.Module()
+    module.is_causal, module.num_key_value_groups = True, 1
+    draw = torch.Generator().manual_seed(2)
+    query, key, value = torch.randn(3, 2, 2, 8, 16, generator=draw)
+    output, _ = attention._forward(module, query, key, value, None, sliding_window=window)
+    attention._options.cache_clear()
+    assert torch.allclose(output, windowed(query, key, value, window), atol=1e-6)
+
+
 def test_the_varlen_kernel_gets_its_documents_through_a_real_model(model, monkeypatch):
     """On a CPU, with the kernel's contract in its place: (tokens, heads, dim), causal by bounds."""
     from loracle.jobs.train import attention

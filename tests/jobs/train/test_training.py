@@ -41,7 +41,7 @@ def reference_recipe(place, folder):
         "training": {
             "seq_len": 96, "steps": 8, "effective_batch": 4, "micro_batch": 2,
             "gradient_checkpointing": False, "optimizer": "adamw_torch",
-            "learning_rate": 5e-3, "adapter_dtype": "float32",
+            "learning_rate": 5e-3,
         },
         "evaluation": {"every_steps": 3},
         "save": {"every_steps": 2, "keep": 2, "folder": str(folder)},
@@ -453,15 +453,15 @@ def test_the_evaluation_loss_counts_every_token_once(reference, place):
 
     step = [event["step"] for event in reference.events("evaluated")][-1]
     folder = reference.checkpoints / f"step-{step:06d}"
-    base = AutoModelForCausalLM.from_pretrained(place / "model")
-    model = PeftModel.from_pretrained(base, folder).eval()
+    base = AutoModelForCausalLM.from_pretrained(place / "model", dtype=torch.bfloat16)
+    model = PeftModel.from_pretrained(base, folder, autocast_adapter_dtype=False).eval()
     tokenizer = AutoTokenizer.from_pretrained(place / "model")
     total = count = 0
     for sample in read_dataset(place / "eval.jsonl").samples:
         encoded = encode(tokenizer, sample)
         labels = torch.tensor(encoded.labels[1:])
-        with torch.no_grad():
-            logits = model(torch.tensor([encoded.input_ids])).logits[0, :-1]
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            logits = model(torch.tensor([encoded.input_ids])).logits[0, :-1].float()
         total += torch.nn.functional.cross_entropy(
             logits, labels, ignore_index=IGNORED, reduction="sum"
         ).item()

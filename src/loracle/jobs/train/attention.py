@@ -76,23 +76,31 @@ def _forward(
     max_length_q: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """(1, heads, tokens, head_dim) to (1, tokens, heads, head_dim), documents kept apart."""
-    if cu_seq_lens_q is None or query.shape[0] != 1:
+    """(rows, heads, tokens, head_dim) to (rows, tokens, heads, head_dim), documents kept apart.
+
+    Rows that are one document each need no bounds, and SDPA's flash path then costs the host less;
+    only a sliding window that is shorter than the row is left to the kernel, since SDPA has none.
+    """
+    rows, _, length, _ = query.shape
+    if cu_seq_lens_q is None and (sliding_window is None or length <= sliding_window):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
+    if cu_seq_lens_q is None:
+        cu_seq_lens_q = torch.arange(
+            0, rows * length + 1, length, dtype=torch.int32, device=query.device
+        )
+        max_length_q = length
     output = _call(
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
+        *(one.transpose(1, 2).flatten(0, 1) for one in (query, key, value)),
         cu_seq_lens_q,
-        int(max_length_q or query.shape[2]),
+        int(max_length_q or length),
         scaling,
         sliding_window,
     )
-    return output[None], None
+    return output.unflatten(0, (rows, length)), None
 
 
 def _call(

@@ -1,10 +1,11 @@
 """Batches without an attention mask: documents are kept apart by their positions.
 
 Packed documents are isolated only where position ids restart, no attention mask is passed and the
-cache is off; an all-ones mask or the cache lets them look at each other without a word. Two
+cache is off; an all-ones mask or the cache lets them look at each other without a word. Three
 layouts: `flat` puts a micro-batch into one row with the document bounds for a variable-length
-kernel, so nothing is padded; `rows` keeps one row a sequence, padded at the end with a document of
-its own that carries no label.
+kernel, so nothing is padded; where all its documents are equally long, `even` gives each a row of
+its own instead, which plain causal attention computes with less work for the host; `rows` keeps one
+row a sequence, padded at the end with a document of its own that carries no label.
 """
 
 import time
@@ -30,7 +31,12 @@ class Collator:
     def __call__(self, rows: Sequence[Mapping[str, list[int]]]) -> dict[str, object]:
         """`input_ids`, `labels`, `position_ids`, and document bounds in the flat layout."""
         began = time.perf_counter()
-        batch = self._flat(rows) if self.flat else self._rows(rows)
+        if not self.flat:
+            batch = self._rows(rows)
+        elif len({length for row in rows for length in row["seq_lengths"]}) == 1:
+            batch = self._even(rows)
+        else:
+            batch = self._flat(rows)
         self.seconds += time.perf_counter() - began
         return batch
 
@@ -46,6 +52,17 @@ class Collator:
             "cu_seq_lens_k": bounds,
             "max_length_q": longest,
             "max_length_k": longest,
+        }
+
+    def _even(self, rows: Sequence[Mapping[str, list[int]]]) -> dict[str, object]:
+        """One position row serves all, so rotary tables are as small as one document."""
+        length = rows[0]["seq_lengths"][0]
+        return {
+            "input_ids": torch.tensor([one for row in rows for one in row["input_ids"]]).view(
+                -1, length
+            ),
+            "labels": torch.tensor([one for row in rows for one in _labels(row)]).view(-1, length),
+            "position_ids": torch.arange(length)[None],
         }
 
     def _rows(self, rows: Sequence[Mapping[str, list[int]]]) -> dict[str, object]:

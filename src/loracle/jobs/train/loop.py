@@ -16,6 +16,7 @@ from loracle.domain.setup import TrainingSetup
 from loracle.errors import MachineError, RunError
 from loracle.jobs.runs import RunFolder, append_event, write_status
 from loracle.jobs.train import checkpoints, facts, relief
+from loracle.jobs.train.faults import is_out_of_memory
 from loracle.jobs.train.mirror import Mirror
 from loracle.jobs.train.model import SpecialTokens
 from loracle.jobs.train.options import Options
@@ -28,7 +29,6 @@ from loracle.jobs.train.trainer import (
     Interrupted,
     LoracleTrainer,
     SaveRules,
-    is_out_of_memory,
     training_arguments,
 )
 from loracle.jobs.train.watch import Expected

@@ -28,11 +28,12 @@ from loracle.domain.setup import TrainingSetup
 from loracle.errors import RunError
 from loracle.jobs.train import checkpoints
 from loracle.jobs.train.collate import Collator
+from loracle.jobs.train.faults import is_disk_fault, is_out_of_memory
 from loracle.jobs.train.model import cast_adapters
+from loracle.jobs.train.states import page_again, rng_states, set_rng_states
 from loracle.jobs.train.templates import IGNORED
 
 _NEVER = 2**31
-_OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
 class Interrupted(Exception):
@@ -86,6 +87,7 @@ class LoracleTrainer(SFTTrainer):
         add_fused_lm_head(base, outputs=("log_probs",))
         self.remove_callback(PrinterCallback)  # the run has its own events
         self.rules = rules
+        self._setup = setup
         self.phase = "start"
         self.finite = True  # false while the loss is not a number: such weights are never saved
         self._collator = collator
@@ -234,6 +236,17 @@ class LoracleTrainer(SFTTrainer):
         )
         self.rules.on_saved(saved, gone)
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Trainer's; PEFT loads 16-bit adapters as fp32, which would be another run's numbers."""
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        cast_adapters(model if model is not None else self.model, self._setup)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Trainer's; a paged optimizer's states are paged again."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            page_again(self.optimizer)
+
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Trainer's; a state that other versions pickled is left out, and said to be."""
         try:
@@ -264,46 +277,6 @@ def _loss_of_labelled(model: Any, inputs: dict[str, Any], labels: torch.Tensor) 
         logits.flatten(0, 1).float(), labels[:, columns].flatten(), ignore_index=IGNORED,
         reduction="sum",
     )  # fmt: skip
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Every spelling of it: the allocator's, the driver's, cuBLAS's and cuDNN's."""
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
-    )
-
-
-def is_disk_fault(error: BaseException) -> bool:
-    """Whether writing failed: by the OS, by torch's file writer or by safetensors."""
-    text = str(error).lower()
-    writer = "writing file" in text or "inline_container" in text or "i/o error" in text
-    return isinstance(error, OSError) or writer or "iostream" in text
-
-
-def rng_states() -> dict[str, Any]:
-    """Python's, numpy's, torch's and the card's generators."""
-    import random
-
-    import numpy as np
-
-    states = {"python": random.getstate(), "numpy": np.random.get_state(),
-              "cpu": torch.get_rng_state()}  # fmt: skip
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def set_rng_states(states: dict[str, Any]) -> None:
-    """Put back what `rng_states` read."""
-    import random
-
-    import numpy as np
-
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
-    torch.set_rng_state(states["cpu"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"])
 
 
 def log_every(setup: TrainingSetup, *, on_card: bool) -> int:
