@@ -80,11 +80,9 @@ def make() -> None:
             file.write(json.dumps({"text": words}) + "\n")
 
 
-def ours(method: str, steps: int, *, auto: bool = False) -> dict:
-    """`loracle train`, and its run folder read back."""
-    name = f"{'auto' if auto else 'ours'}-{method}"
-    shutil.rmtree(HOME / "runs" / name, ignore_errors=True)
-    recipe = {
+def recipe(method: str, steps: int, *, auto: bool = False) -> dict:
+    """Our defaults; `auto` leaves the micro-batch and checkpointing to the plan."""
+    return {
         "model": str(HOME / "base"), "method": method,
         "data": {"train": str(HOME / "texts.jsonl"), "format": "text"},
         "lora": {"rank": 16, "alpha": 32, "targets": "attention"},
@@ -98,8 +96,14 @@ def ours(method: str, steps: int, *, auto: bool = False) -> dict:
             "every_steps": None, "every_minutes": None, "keep": 1, "folder": str(HOME / "runs"),
         },
     }  # fmt: skip
+
+
+def ours(method: str, steps: int, *, auto: bool = False) -> dict:
+    """`loracle train`, and its run folder read back."""
+    name = f"{'auto' if auto else 'ours'}-{method}"
+    shutil.rmtree(HOME / "runs" / name, ignore_errors=True)
     path = HOME / f"{name}.yaml"
-    path.write_text(json.dumps(recipe))  # JSON is YAML
+    path.write_text(json.dumps(recipe(method, steps, auto=auto)))  # JSON is YAML
     began = time.time()
     subprocess.run(
         [sys.executable, "-m", "loracle", "train", str(path), "--name", name, "--foreground",
