@@ -13,9 +13,12 @@ from loracle.jobs.statistics import (
     compare_scores,
     difference_interval,
     equivalence,
+    equivalence_interval,
+    fewest_for_sameness,
     holm,
     mcnemar_p,
     mcnemar_power,
+    shared_interval,
     sign_flip_p,
     smallest_detectable_right_wrong,
     smallest_detectable_score,
@@ -223,6 +226,96 @@ class TestSimulation:
             differences = generator.normal(gap, 0.3, 100)
             found += compare_scores(np.zeros(100), differences, seed=seed, resamples=999).p <= 0.05
         assert found / 300 == pytest.approx(0.8, abs=0.07)
+
+    def test_the_stated_difference_is_found_where_only_one_of_three_metrics_moves(self):
+        """Holm then asks the one metric for a third of 5 %, and what was stated must hold still."""
+        gap = smallest_detectable_right_wrong(300, 0.2, alpha=0.05 / 3)
+        assert gap > smallest_detectable_right_wrong(300, 0.2)
+        generator = np.random.default_rng(7)
+        counts = generator.multinomial(300, [(0.2 - gap) / 2, (0.2 + gap) / 2, 0.8], 1500)
+        others = generator.random((1500, 2))  # p-values of metrics that do not move
+        found = np.mean(
+            [
+                holm([mcnemar_p(int(a), int(b)), *two])[0] <= 0.05
+                for (a, b, _), two in zip(counts, others, strict=True)
+            ]
+        )
+        assert 0.8 - 0.035 <= found <= 0.85
+
+    def test_three_metrics_without_difference(self):
+        """Correlated metrics judged together: any verdict at all at most 5 % of the time."""
+        generator = np.random.default_rng(9)
+        verdicts = 0
+        for seed in range(200):
+            scores = generator.random((2, 50))
+            a, b = scores
+            found = with_holm(
+                {
+                    "exact": compare_right_wrong(a > 0.4, b > 0.4),
+                    "f1": compare_scores(a, b, seed=seed, resamples=399),
+                    "loss": compare_scores(a**3, b**3, seed=seed, resamples=399),
+                }
+            )
+            verdicts += any(one.verdict in ("better", "worse") for one in found.values())
+        assert verdicts / 200 <= 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
+
+    def test_rare_large_drops_do_not_pass_as_the_same(self):
+        """4 % of the answers lose half of their score: 2 points, just the margin."""
+        generator = np.random.default_rng(10)
+        for num_items in (60, 200, 500):
+            passed = 0
+            for _ in range(2000):
+                drops = np.where(generator.random(num_items) < 0.04, -0.5, 0.0)
+                passed += equivalence(*shared_interval(drops), 0.02) == "equivalent"
+            assert passed / 2000 <= 0.05
+
+
+class TestSameness:
+    @pytest.mark.parametrize(
+        ("num_items", "margin"), [(30, 0.1), (120, 0.02), (160, 0.05), (200, 0.02), (300, 0.1)]
+    )
+    @pytest.mark.parametrize("loses", [0.0, 0.003, 0.03])
+    def test_a_true_difference_at_the_margin_passes_at_most_1_in_20(self, num_items, margin, loses):
+        """Every outcome enumerated; b loses `margin` more items than it gains."""
+        from scipy.stats import multinomial
+
+        chances = [margin + loses, loses, 1 - margin - 2 * loses]
+        passes = 0.0
+        for only_a in range(num_items + 1):
+            for only_b in range(num_items + 1 - only_a):
+                rest = num_items - only_a - only_b
+                if only_a + only_b > 4 + 2.5 * num_items * sum(chances[:2]):
+                    break  # less than 1e-4 of the outcomes
+                if only_a - only_b > margin * num_items:
+                    continue  # the estimate itself lies beyond the margin
+                differences = np.repeat([-1.0, 1.0, 0.0], [only_a, only_b, rest])
+                if equivalence(*shared_interval(differences), margin) == "equivalent":
+                    passes += multinomial.pmf([only_a, only_b, rest], num_items, chances)
+        assert passes <= 0.05
+
+    def test_it_is_bonett_and_price_and_one_and_a_half_items(self):
+        differences = np.repeat([-1.0, 1.0, 0.0], [9, 19, 70])
+        low, high = difference_interval(9, 19, 98, level=0.9)
+        assert shared_interval(differences) == pytest.approx((low - 1.5 / 98, high + 1.5 / 98))
+
+    def test_a_few_ties_prove_nothing(self):
+        assert equivalence(*shared_interval(np.zeros(3)), 0.1) == "unclear"
+        assert equivalence_interval([-5.0] * 3, [-5.0] * 3, sizes=[4] * 3) == (-np.inf, np.inf)
+
+    def test_fewest_for_sameness_is_where_ties_begin_to_do(self):
+        for margin in (0.02, 0.1):
+            fewest = fewest_for_sameness(margin)
+            assert equivalence(*shared_interval(np.zeros(fewest)), margin) == "equivalent"
+            assert equivalence(*shared_interval(np.zeros(fewest - 1)), margin) == "unclear"
+        assert fewest_for_sameness(0.02) > np.log(0.05) / np.log(0.98)  # the rule of three
+
+    def test_losses_get_the_wider_of_two_intervals(self):
+        generator = np.random.default_rng(11)
+        b = generator.exponential(1, 8) - 1
+        low, high = equivalence_interval(np.zeros(8), b, sizes=np.ones(8))
+        width = 1.8946 * np.std(b, ddof=1) / 8**0.5  # t with 7 degrees of freedom, one side 5 %
+        assert low <= b.mean() - width + 1e-4
+        assert high >= b.mean() + width - 1e-4
 
 
 def test_equivalence_words():

@@ -87,6 +87,7 @@ def test_kl_of_a_model_to_itself_is_zero_and_to_another_is_not(loaded, base):
     same = compare(model, groups, reference, 0)
     assert (same.kl, same.top1) == (pytest.approx(0, abs=1e-12), 1.0)
     assert same.positions == sum(item.num_labels for item in items)
+    assert same.score_bound == pytest.approx(0, abs=1e-5)
     other = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
     with torch.no_grad():
         other.lm_head.weight.mul_(1.5)
@@ -101,3 +102,10 @@ def test_kl_of_a_model_to_itself_is_zero_and_to_another_is_not(loaded, base):
     assert one.kl == pytest.approx(by_hand, rel=1e-4)
     assert found.top1 == 1.0  # scaling keeps the order
     assert found.kl > 1e-4
+    answers = [compare(other, [[item]], reference, 0) for item in items]
+    sums = [one.kl * one.positions for one in answers]
+    mean, spread = sum(sums) / 30, torch.tensor(sums, dtype=torch.double).std().item()
+    high = mean + 1.6991 * spread / 30**0.5  # t with 29 degrees of freedom, one side 5 %
+    assert found.kl_answer_high == pytest.approx(high, rel=1e-3)
+    assert found.score_bound == pytest.approx((high / 2) ** 0.5, rel=1e-3)
+    assert one.score_bound is None  # one answer bounds nothing

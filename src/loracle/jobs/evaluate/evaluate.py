@@ -95,7 +95,7 @@ class Evaluation:
                 pair: {metric: _finite(asdict(one)) for metric, one in found.items()}
                 for pair, found in self.comparisons.items()
             },
-            "equivalence": {name: asdict(one) for name, one in self.equivalences.items()},
+            "equivalence": {name: _finite(asdict(one)) for name, one in self.equivalences.items()},
             "duplicates": None if self.duplicates is None else asdict(self.duplicates),
             "hints": [asdict(one) for one in self.hints],
         }
@@ -371,7 +371,8 @@ def _digest(value: Any) -> str:
 
 def _finite(document: dict[str, Any]) -> dict[str, Any]:
     """JSON has no infinity: one item can show no difference at all, which is null."""
-    return {key: None if value == float("inf") else value for key, value in document.items()}
+    infinite = (float("inf"), -float("inf"))
+    return {key: None if value in infinite else value for key, value in document.items()}
 
 
 def _subject_document(subject: Subject, scores: Scores) -> dict[str, object]:

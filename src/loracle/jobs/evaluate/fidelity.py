@@ -15,22 +15,35 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+FEWEST_ANSWERS = 6
 CAPTURE_BYTES = 512 << 20  # log-probabilities of the reference kept in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """`kl` is the mean KL(reference || model) in nats a token; `same_top` counts equal argmax."""
+    """`kl` is the mean KL(reference || model) in nats a token; `same_top` counts equal argmax.
+
+    `kl_answer_high` is the upper 95 % limit of the mean KL of a whole answer; None for fewer than
+    6 answers.
+    """
 
     positions: int
     kl: float
     kl_99: float  # 99th percentile over positions
     same_top: int
+    kl_answer_high: float | None = None
 
     @property
     def top1(self) -> float:
         """Share of positions where the most likely token is the same."""
         return self.same_top / self.positions
+
+    @property
+    def score_bound(self) -> float | None:
+        """How far apart any score from 0 to 1 can be on sampled answers (Pinsker), at most 1."""
+        if self.kl_answer_high is None:
+            return None
+        return min(1.0, (self.kl_answer_high / 2) ** 0.5)
 
 
 def choose_groups(grouped: Sequence[Sequence[Item]], vocab_size: int) -> list[list[Item]]:
@@ -70,7 +83,7 @@ def compare(
     """How far a model's distributions are from captured ones, over the same positions."""
     import torch
 
-    kls: list[torch.Tensor] = []
+    kls: list[torch.Tensor] = []  # of one answer each
     same = 0
     with torch.inference_mode():
         for group in grouped:
@@ -83,4 +96,22 @@ def compare(
                 kls.append((expected.exp() * (expected - found)).sum(-1).double().cpu())
                 same += int((expected.argmax(-1) == found.argmax(-1)).sum())
     every = torch.cat(kls).clamp_min(0)
-    return Fidelity(len(every), float(every.mean()), float(every.quantile(0.99)), same)
+    return Fidelity(
+        positions=len(every),
+        kl=float(every.mean()),
+        kl_99=float(every.quantile(0.99)),
+        same_top=same,
+        kl_answer_high=_high([float(one.clamp_min(0).sum()) for one in kls]),
+    )
+
+
+def _high(answers: Sequence[float]) -> float | None:
+    """Upper 95 % limit of the mean (Student's)."""
+    from statistics import fmean, stdev
+
+    from scipy.stats import t
+
+    count = len(answers)
+    if count < FEWEST_ANSWERS:
+        return None
+    return fmean(answers) + float(t.ppf(0.95, count - 1)) * stdev(answers) / count**0.5

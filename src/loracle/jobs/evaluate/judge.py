@@ -14,6 +14,7 @@ from loracle.jobs.statistics import (
     compare_scores,
     equivalence,
     equivalence_interval,
+    fewest_for_sameness,
     with_holm,
 )
 
@@ -49,10 +50,12 @@ class Scores:
 class Equivalence:
     """Merged against adapter. `verdict` is equivalent, different or unclear.
 
-    Equivalent: the score difference (90 % interval) lies within the margin, or the set is too
-    small to say so by answers and the next tokens agree within it (positions count as
-    independent). `same_answers` is the share of
-    answers that are equal word for word.
+    Equivalent: the score difference (90 % interval) lies within the margin; or, where the set is
+    too small to say so by its answers, no score can differ by more: two models whose whole
+    answers are KL apart score at most sqrt(KL / 2) apart when answers are sampled (Pinsker's
+    inequality), which is `score_bound`, with KL's upper 95 % limit on these answers.
+    `same_answers` is the share of answers that are equal word for word; `top1_low` the lower
+    limit of the share of equal next tokens, as if positions were independent.
     """
 
     a: str
@@ -66,6 +69,8 @@ class Equivalence:
     loss_difference: float
     fidelity: Fidelity | None
     top1_low: float | None
+    score_bound: float | None
+    num_items: int
     verdict: str
 
 
@@ -104,16 +109,17 @@ def compare(a: Scores, b: Scores, *, seed: int = 0) -> dict[str, Comparison]:
     are.
     """
     found = {}
+    together = len(a.by_metric) + 1
     for metric, scores in a.by_metric.items():
         theirs = b.by_metric[metric]
         if is_right_wrong(metric):
             right = [x == 1 for x in scores], [x == 1 for x in theirs]
-            found[metric] = compare_right_wrong(*right, seed=seed)
+            found[metric] = compare_right_wrong(*right, seed=seed, judged_together=together)
         else:
-            found[metric] = compare_scores(scores, theirs, seed=seed)
+            found[metric] = compare_scores(scores, theirs, seed=seed, judged_together=together)
     found["loss"] = compare_scores(
         [-x for x in a.nll], [-x for x in b.nll], sizes=a.labels, seed=seed,
-        coarse=LOSS_COARSE,
+        coarse=LOSS_COARSE, judged_together=together,
     )  # fmt: skip
     return with_holm(found)
 
@@ -127,15 +133,15 @@ def same_or_not(
         low, high = equivalence_interval([-x for x in a.nll], [-x for x in b.nll], sizes=a.labels)
         difference = a.loss - b.loss
     else:
-        low, high = equivalence_interval(
-            ours, b.by_metric[metric], right_wrong=is_right_wrong(metric)
-        )
+        low, high = equivalence_interval(ours, b.by_metric[metric])
         difference = b.mean(metric) - a.mean(metric)
     verdict = equivalence(low, high, margin)
-    top1_low = None
+    top1_low = bound = None
     if fidelity is not None:
         top1_low = agreement_interval(fidelity.same_top, fidelity.positions)[0]
-        if verdict == "unclear" and top1_low >= 1 - margin and abs(difference) < margin:
+        bound = fidelity.score_bound
+        is_close = ours is not None and bound is not None and bound < margin
+        if verdict == "unclear" and is_close and abs(difference) < margin:
             verdict = "equivalent"
     said = [(x, y) for x, y in zip(a.texts, b.texts, strict=True) if x is not None]
     return Equivalence(
@@ -150,6 +156,8 @@ def same_or_not(
         loss_difference=b.loss - a.loss,
         fidelity=fidelity,
         top1_low=top1_low,
+        score_bound=bound,
+        num_items=len(a.nll),
         verdict=verdict,
     )
 
@@ -171,6 +179,14 @@ def advise(
         Hint(id="evaluate.advice.merge_differs", values={"id": one.b})
         for one in merged.values()
         if one.verdict == "different"
+    ]
+    hints += [
+        Hint(
+            id="evaluate.advice.merge_unclear",
+            values={"id": one.b, "n": one.num_items, "needed": fewest_for_sameness(one.margin)},
+        )
+        for one in merged.values()
+        if one.verdict == "unclear"
     ]
     if good:
         best = min(good, key=lambda one: one.loss_difference)
