@@ -58,6 +58,7 @@ def run(
     from loracle.jobs.evaluate.targets import find_target
 
     output = Output("json" if as_json else "quiet" if quiet else form)
+    _refuse_flags(quant=quant, margin=margin, form=form)
     found = find_target(target, base=base, quant=quant)
     device = choose_device()
     subjects = _subjects(found, merged, against, device)
@@ -84,6 +85,23 @@ def run(
     else:
         show(output, found.name, evaluation, folder, samples, document.get("tasks"))
     raise SystemExit(0 if _is_better(document) else 1)
+
+
+def _refuse_flags(*, quant: str | None, margin: float | None, form: str) -> None:
+    """Values that no later step would refuse."""
+    from loracle.cli.output import MODES
+    from loracle.errors import InputError
+
+    for flag, value, known in (
+        ("--quant", quant, ("nf4", "nf4-double", "int8")),
+        ("--format", form, MODES),
+    ):
+        if value is not None and value not in known:
+            raise InputError(
+                "error.merge.flag", code="E011", flag=flag, value=value, known=", ".join(known)
+            )
+    if margin is not None and not 0 < margin < 1:
+        raise InputError("error.evaluate.margin", code="E011", margin=margin)
 
 
 def _subjects(

@@ -61,7 +61,7 @@ def run(
         verifies=not no_verify,
         export=export,
         converter=converter,
-        tell=lambda way: output.note(output.text("evaluate.merging", onto=way)),
+        tell=lambda way: output.note(output.text("merge.merging", onto=way)),
     )
     if output.mode == "json":
         output.json(report.document())
@@ -91,7 +91,7 @@ def _show(output: Output, report: "MergeReport", *, was_4_bit: bool, asked: str)
     if len(report.measured) > 1:
         for one in report.measured:
             _measured(output, one)
-        output.line(output.text("merge.kept", onto=result.onto))
+        output.line(output.text("merge.kept", onto=result.onto, folder=result.folder))
     elif report.kept.verification is not None:
         _verified(output, report.kept)
     elif report.not_verified is not None:

@@ -122,10 +122,10 @@ def compare_scores(
     coarse: float = COARSE,
     judged_together: int = 1,
 ) -> Comparison:
-    """Graded scores (higher is better): paired bootstrap interval and sign-flip p.
+    """Graded scores from 0 to 1 (higher is better): paired bootstrap interval and sign-flip p.
 
-    With `sizes` the scores are sums over so many parts (log-likelihoods over tokens), and means
-    are per part.
+    With `sizes` the scores are sums over so many parts (log-likelihoods over tokens), of any
+    size, and means are per part.
 
     The p-value is of the exact null "no difference": under it each pair's sign is a fair coin, so
     signs are flipped at random (all of them where there are few). Items of one cluster are drawn
@@ -136,13 +136,14 @@ def compare_scores(
     parts = np.ones(len(a)) if sizes is None else np.asarray(sizes, float)
     differences = np.asarray(b, float) - np.asarray(a, float)
     sums, weights = _by_cluster(differences, parts, clusters)
+    smallest = smallest_detectable_score(_residuals(sums, weights), alpha=ALPHA / judged_together)
     return _comparison(
         "bootstrap",
         a,
         b,
         bootstrap_interval(sums, weights, seed=seed, resamples=resamples),
         sign_flip_p(sums, seed=seed, resamples=resamples),
-        smallest_detectable_score(_residuals(sums, weights), alpha=ALPHA / judged_together),
+        min(smallest, 1.0) if sizes is None else smallest,
         coarse=coarse,
         num_parts=float(parts.sum()),
     )

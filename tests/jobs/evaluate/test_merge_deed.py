@@ -96,7 +96,7 @@ def test_gguf_needs_the_converter(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(MachineError) as caught:
         merge_target(find_target(str(run)), verifies=False, export="gguf")
-    assert caught.value.code == "E053"
+    assert caught.value.code == "E056"
 
 
 @pytest.mark.parametrize("works", [True, False])

@@ -272,7 +272,7 @@ class TestRefused:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
         with pytest.raises(MachineError) as caught:
             merge(adapter, base, tmp_path / "m")
-        assert caught.value.code == "E052"
+        assert caught.value.code == "E053"
         assert list(tmp_path.iterdir()) == []
 
     def test_moe_experts_are_refused_with_the_reason(self, tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loracle.catalog.datasets import Sample
+from loracle.errors import RunError
 from loracle.jobs.train.templates import IGNORED, encode, encode_prompt
 
 if TYPE_CHECKING:
@@ -68,6 +69,29 @@ def make_items(
             )
         )
     return items
+
+
+def refuse_unknown_ids(
+    items: Sequence[Item], pad_id: int, weights: Sequence[str], tokenizer: str
+) -> None:
+    """Raise RunError E067 where a token has no row in a model's embedding.
+
+    A tokenizer that was extended after training, or another model's. It would end in an index
+    error on a CPU, and take the whole CUDA context along on a card.
+    """
+    from transformers import AutoConfig
+
+    largest = max(pad_id, *(max((*item.prompt, *item.tokens), default=0) for item in items))
+    for one in dict.fromkeys(weights):
+        try:
+            rows = AutoConfig.from_pretrained(one).get_text_config().vocab_size
+        except (OSError, ValueError, AttributeError):
+            continue  # loading the model will say what is wrong with it
+        if largest >= rows:
+            raise RunError(
+                "error.evaluate.vocabulary", code="E067", hint="hint.evaluate.vocabulary",
+                tokenizer=tokenizer, id=largest, rows=rows, path=one,
+            )  # fmt: skip
 
 
 def batches(items: Sequence[Item], size: int) -> list[list[Item]]:

@@ -10,7 +10,14 @@ from loracle.catalog.datasets import DataReport, read_dataset
 from loracle.domain.plan import Hint
 from loracle.errors import DataError
 from loracle.jobs.evaluate import fidelity as distributions
-from loracle.jobs.evaluate.answers import Answer, Item, answer_all, batches, make_items
+from loracle.jobs.evaluate.answers import (
+    Answer,
+    Item,
+    answer_all,
+    batches,
+    make_items,
+    refuse_unknown_ids,
+)
 from loracle.jobs.evaluate.duplicates import Duplicates, find_duplicates
 from loracle.jobs.evaluate.fidelity import Fidelity
 from loracle.jobs.evaluate.judge import (
@@ -29,6 +36,7 @@ from loracle.jobs.statistics import Comparison
 from loracle.jobs.train.data import file_facts
 from loracle.jobs.train.facts import fingerprint_model
 from loracle.jobs.train.model import load_tokenizer, special_tokens
+from loracle.jobs.writing import writing
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +126,10 @@ def evaluate(
     Raises:
         InputError, DataError: the held-out set is missing or bad, or has no item to score.
         RunError: E064, E067, E069 weights or adapters that cannot be loaded.
+        MachineError: E053 to E055, a full disk, a place that cannot be written, short memory.
     """
+    with writing(folder):  # told before the work, not after it
+        (folder / "items").mkdir(parents=True, exist_ok=True)
     data = read_dataset(spec.data, format=spec.format)
     samples = data.samples[: spec.max_items]
     tokenizer = load_tokenizer(tokenizer_source)
@@ -133,7 +144,8 @@ def evaluate(
         one.id: scores_of(one.id, items, answers[one.id], metrics, labels) for one in subjects
     }
     evaluation = _judge(job, subjects, scores, fidelity, data.report, len(every) - len(items))
-    write_json(folder / "report.json", evaluation.document())
+    with writing(folder):
+        write_json(folder / "report.json", evaluation.document())
     return evaluation
 
 
@@ -160,6 +172,8 @@ class _Job:
 
         special = special_tokens(tokenizer, generation_stops(subjects))
         self.stop_ids, self.pad_id = sorted(special.stop_ids), special.pad_token_id
+        weights = [one.weights for one in subjects]
+        refuse_unknown_ids(items, self.pad_id, weights, tokenizer.name_or_path)
 
     def run(
         self, subjects: Sequence[Subject]
@@ -209,7 +223,8 @@ class _Job:
                 generates=bool(self.metrics),
             ):
                 answers |= {one.row: one for one in group}
-                store.append(group, self._readable(group))
+                with writing(store.path):
+                    store.append(group, self._readable(group))
                 if self.progress is not None:
                     self.progress(subject.id, len(answers), len(self.items))
 
@@ -229,7 +244,8 @@ class _Job:
             with holder.use(subject) as model:
                 found = distributions.compare(model, self.compared, self.captured, self.pad_id)
             fidelity[subject.id] = found
-            stores[subject.id].write_fidelity(stores["adapter"].fingerprint, found)
+            with writing(self.folder):
+                stores[subject.id].write_fidelity(stores["adapter"].fingerprint, found)
 
     def _readable(self, group: Sequence[Answer]) -> dict[int, dict[str, object]]:
         """Question, reference and scores by row, for whoever opens the file."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loracle.errors import MachineError, MissingExtra, RunError
+from loracle.jobs.merge.base import refuse_gone
 
 if TYPE_CHECKING:
     import torch
@@ -88,14 +89,14 @@ def loaded(subjects: list[Subject], device: "torch.device") -> Iterator["Loaded"
 
 @contextmanager
 def short_memory(batch: int) -> Iterator[None]:
-    """Turn CUDA's out of memory into MachineError E054; answers given so far stay on disk."""
+    """Turn CUDA's out of memory into MachineError E055; answers given so far stay on disk."""
     import torch
 
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise MachineError(
-            "error.evaluate.memory", code="E054", hint="hint.evaluate.batch", batch=batch
+            "error.evaluate.memory", code="E055", hint="hint.evaluate.batch", batch=batch
         ) from error
 
 
@@ -116,7 +117,7 @@ class Loaded:
     def use(self, subject: Subject) -> Iterator["PreTrainedModel"]:
         """The model as this subject: its adapter on, or all adapters off."""
         if subject.adapter is not None:
-            self.model.set_adapter(subject.id)
+            self.model.set_adapter(_peft_name(subject))
             yield self.model
         elif hasattr(self.model, "disable_adapter"):
             with self.model.disable_adapter():
@@ -129,6 +130,7 @@ def _load(subject: Subject, device: "torch.device") -> Any:
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
+    refuse_gone(subject.weights)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             subject.weights,
@@ -150,22 +152,45 @@ def _load(subject: Subject, device: "torch.device") -> Any:
 
 def _with_adapter(model: Any, subject: Subject) -> Any:
     """The model with this subject's adapter loaded under the subject's id."""
+    import warnings
+
     from peft import PeftModel
 
-    from loracle.jobs.merge.adapter import check_adapter
+    from loracle.jobs.merge.adapter import check_adapter, check_finite
 
     assert subject.adapter is not None
-    check_adapter(subject.adapter)
+    check_finite(check_adapter(subject.adapter)[1])
+    folder, name = str(subject.adapter), _peft_name(subject)
     try:
-        if isinstance(model, PeftModel):
-            model.load_adapter(str(subject.adapter), adapter_name=subject.id)
-            return model
-        return PeftModel.from_pretrained(model, str(subject.adapter), adapter_name=subject.id)
-    except (RuntimeError, ValueError) as error:  # shapes of another base, missing keys
+        with warnings.catch_warnings():  # PEFT warns of parts that are missing; we refuse
+            warnings.simplefilter("ignore", UserWarning)
+            if not isinstance(model, PeftModel):
+                model = PeftModel.from_pretrained(model, folder, adapter_name=name)
+            loaded_keys = model.load_adapter(folder, adapter_name=name)
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:  # of another base or PEFT
+        raise _no_fit(subject, _first_line(error)) from error
+    missing = sorted(loaded_keys.missing_keys)
+    strange = sorted(key for key in loaded_keys.unexpected_keys if "lora_" in key)
+    if missing or strange:
+        key = (missing or strange)[0].replace(f".{name}.", ".")
         raise RunError(
-            "error.evaluate.adapter", code="E067", path=str(subject.adapter),
-            base=subject.weights, cause=_first_line(error),
-        ) from error  # fmt: skip
+            "error.evaluate.missing_part" if missing else "error.evaluate.strange_part",
+            code="E067", hint="hint.evaluate.adapter", path=folder, base=subject.weights, key=key,
+            number=len(missing or strange),
+        )  # fmt: skip
+    return model
+
+
+def _no_fit(subject: Subject, cause: str) -> RunError:
+    return RunError(
+        "error.evaluate.adapter", code="E067", hint="hint.evaluate.adapter",
+        path=str(subject.adapter), base=subject.weights, cause=cause,
+    )  # fmt: skip
+
+
+def _peft_name(subject: Subject) -> str:
+    """The adapter's name inside PEFT, which mixes up keys where it is a part of `lora_`."""
+    return f"of-{subject.id}"
 
 
 def _quantised(subject: Subject) -> dict[str, Any]:
@@ -187,4 +212,7 @@ def _quantised(subject: Subject) -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The first line that says something: a heading such as `Error(s) in loading:` does not."""
+    lines = [one.strip() for one in str(error).splitlines() if one.strip()]
+    telling = [one for one in lines if not one.endswith(":")]
+    return (telling or lines or [type(error).__name__])[0]

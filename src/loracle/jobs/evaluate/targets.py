@@ -115,15 +115,16 @@ def _run_target(run: "RunFolder", base: str | None, quant: str | None) -> Target
     from loracle.domain.recipe_text import parse_recipe
 
     facts = run.read_facts()
-    recipe = parse_recipe(run.recipe.read_text("utf-8"), str(run.recipe))
+    recipe = parse_recipe(_recipe_text(run), str(run.recipe))
     model = facts.get("model")
     source = str(model.get("source")) if isinstance(model, Mapping) else recipe.model
     adapter = run.adapter if (run.adapter / "adapter_config.json").is_file() else None
     full = run.model if (run.model / "config.json").is_file() else None
     if adapter is None and full is None:
         raise RunError(
-            "error.merge.not_finished", code="E063", path=str(run.path), state=run.state()
-        )
+            "error.merge.not_finished", code="E063", hint="hint.merge.not_finished",
+            path=str(run.path), state=run.state(), name=run.name,
+        )  # fmt: skip
     if adapter is not None:
         check_adapter(adapter)
     setup = facts.get("setup")
@@ -137,6 +138,15 @@ def _run_target(run: "RunFolder", base: str | None, quant: str | None) -> Target
         name=run.name, base=base or source, adapter=adapter, model=full, quant=quant or stored,
         dtype=dtype, run=run, recipe=recipe, tokenizer=tokenizer,
     )  # fmt: skip
+
+
+def _recipe_text(run: "RunFolder") -> str:
+    try:
+        return run.recipe.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(
+            "error.train.broken_file", code="E061", path=str(run.recipe), cause=str(error)
+        ) from error
 
 
 def quant_name(facts: object) -> str | None:

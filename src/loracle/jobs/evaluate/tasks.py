@@ -24,7 +24,7 @@ def run_tasks(
 ) -> dict[str, dict[str, float]]:
     """Score by task (`task/metric`) for each subject id.
 
-    Raises MissingExtra without lm-eval, RunError E072 where a task fails or is unknown.
+    Raises MissingExtra without lm-eval, RunError E073 where a task fails or is unknown.
     """
     try:
         from lm_eval import simple_evaluate
@@ -49,7 +49,7 @@ def run_tasks(
                     verbosity="ERROR",
                 )
             except (KeyError, ValueError, OSError) as error:
-                raise RunError("error.evaluate.tasks", code="E072", cause=str(error)) from error
+                raise RunError("error.evaluate.tasks", code="E073", cause=str(error)) from error
         found[subject.id] = _scores(results or {})
     return found
 

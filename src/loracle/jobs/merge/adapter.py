@@ -97,6 +97,19 @@ def check_adapter(folder: Path) -> tuple[Mapping[str, Any], TensorFile]:
     return config, TensorFile(weights)
 
 
+def check_finite(file: TensorFile) -> None:
+    """Refuse an adapter with values that are not numbers: RunError E064."""
+    import torch
+
+    for name, entry in file.entries.items():
+        tensor = file.read(name)
+        if torch.is_floating_point(tensor) and not bool(torch.isfinite(tensor.float()).all()):
+            raise RunError(
+                "error.merge.not_finite", code="E064", hint="hint.merge.not_finite",
+                path=str(file.path), key=name, shape=list(entry.shape),
+            )  # fmt: skip
+
+
 def _config(folder: Path) -> Mapping[str, Any]:
     path = folder / "adapter_config.json"
     if not path.is_file():

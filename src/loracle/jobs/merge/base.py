@@ -91,6 +91,7 @@ def find_base(reference: str) -> Path:
         return path.parent
     if path.is_dir():
         return path
+    refuse_gone(reference)
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import (
@@ -108,6 +109,13 @@ def find_base(reference: str) -> Path:
             "error.merge.base_not_found", code="E066", hint="hint.merge.base", base=reference,
             cause=cause,
         ) from error  # fmt: skip
+
+
+def refuse_gone(reference: str) -> None:
+    """Raise RunError E066 for a path that is not there: no hub has it either."""
+    is_path = reference.startswith(("/", "./", "../", "~")) or reference.count("/") > 1
+    if is_path and not Path(reference).expanduser().exists():
+        raise RunError("error.merge.base_gone", code="E066", hint="hint.merge.base", base=reference)
 
 
 def _read_index(path: Path) -> Mapping[str, Any]:

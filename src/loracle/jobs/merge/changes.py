@@ -1,5 +1,6 @@
 """Which tensor of the base each part of the adapter changes, settled before a byte is written."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -8,6 +9,7 @@ from loracle.jobs.merge.adapter import Adapter, LoraModule
 from loracle.jobs.merge.base import Base
 from loracle.jobs.merge.tensors import Entry
 
+_LAYER = re.compile(r"\.(\d+)\.")
 _HEADS = ("lm_head", "embed_out", "output_layer")
 
 
@@ -49,7 +51,33 @@ def match(base: Base, adapter: Adapter) -> Changes:
         _match_whole(base, adapter, names, name, key, changes)
     for module_name in adapter.tokens:
         changes.tokens[names.find(module_name, "weight")] = module_name
+    _check_whole(base, adapter, changes)
     return changes
+
+
+def _check_whole(base: Base, adapter: Adapter, changes: Changes) -> None:
+    """Refuse an adapter with holes: a kind of layer that is adapted here and not there.
+
+    Only where the config names targets by their last parts for all layers, as it does after
+    `all-linear` too; layers past the config's count (a next-token head of its own) do not count.
+    """
+    config, text = adapter.config, base.config.get("text_config") or {}
+    targets = config.get("target_modules")
+    chosen = any(config.get(key) for key in ("layers_to_transform", "exclude_modules"))
+    if not isinstance(targets, list) or chosen or any(_LAYER.search(f"{one}.") for one in targets):
+        return
+    count = base.config.get("num_hidden_layers") or text.get("num_hidden_layers") or 0
+    split = [match for name in changes.lora if (match := _LAYER.search(name))]
+    kinds = {(one.string[: one.start()], one.string[one.end() :]) for one in split}
+    for name in base.shard_of:
+        match = _LAYER.search(name)
+        if match is None or name in changes.lora or int(match[1]) >= count:
+            continue
+        if (name[: match.start()], name[match.end() :]) in kinds:
+            raise RunError(
+                "error.merge.hole", code="E064", hint="hint.merge.hole",
+                path=str(adapter.file.path), key=name.removesuffix(".weight"),
+            )  # fmt: skip
 
 
 class _Names:

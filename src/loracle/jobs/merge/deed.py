@@ -1,6 +1,5 @@
 """`loracle merge` as a deed: find base and prompts, merge, verify, choose, export."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from loracle.errors import LoracleError, RunError
 from loracle.jobs.evaluate.targets import Target, check_base
 from loracle.jobs.merge.base import find_base, read_base
 from loracle.jobs.merge.gguf import export_gguf
-from loracle.jobs.merge.merge import MergeResult, Progress, merge
+from loracle.jobs.merge.merge import MergeResult, Progress, check_merge, merge, refuse_existing
 from loracle.jobs.merge.verify import (
     Reference,
     Verification,
@@ -99,9 +98,22 @@ def merge_target(
     """
     if target.adapter is None:
         raise RunError("error.merge.full", code="E065")
+    if onto != "base16" and target.nf4 is None and (target.run is not None or target.quant):
+        raise RunError(
+            "error.merge.not_4_bit", code="E065", hint="hint.merge.plain", name=target.name,
+            held=target.quant or target.dtype,
+        )  # fmt: skip
     base = find_base(target.base)
     check_base(target, base)
     ways = ("base16", "dequantised") if onto == "measure" else (onto,)
+    folders = {
+        way: out if out is not None and len(ways) == 1 else _folder(target, out, way)
+        for way in ways
+    }
+    for folder in folders.values():
+        check_merge(target.adapter, base, folder)
+    if out is not None:
+        refuse_existing(out)
     shortage = _shortage(base, target) if verifies or len(ways) > 1 else None
     reference = None
     if (verifies or len(ways) > 1) and shortage is None:
@@ -109,8 +121,7 @@ def merge_target(
     made = []
     for way in ways:
         tell(way)
-        folder = out if out is not None and len(ways) == 1 else _folder(target, out, way)
-        made.append(_make(target, base, folder, way, target.nf4, reference, progress))
+        made.append(_make(target, base, folders[way], way, target.nf4, reference, progress))
     kept = min(made, key=_merged_loss)
     if len(made) > 1 and out is not None:
         kept = _moved(kept, out)
@@ -217,7 +228,7 @@ def _moved(kept: Merged, out: Path) -> Merged:
     from dataclasses import replace
 
     if out.is_dir():
-        shutil.rmtree(out)
+        out.rmdir()  # empty, or the merge would have been refused
     kept.result.folder.rename(out)
     return replace(kept, result=replace(kept.result, folder=out))
 

@@ -13,11 +13,11 @@ _NAMES = ("convert_hf_to_gguf.py", "convert-hf-to-gguf.py")
 def export_gguf(folder: Path, converter: Path | None = None) -> Path:
     """`MODEL.gguf` in 16 bits beside the merged folder; written under another name first.
 
-    Raises MachineError E053 without a converter, RunError E071 where it fails.
+    Raises MachineError E056 without a converter, RunError E071 where it fails.
     """
     script = converter or find_converter()
     if script is None or not script.is_file():
-        raise MachineError("error.merge.no_converter", code="E053", hint="hint.merge.converter")
+        raise MachineError("error.merge.no_converter", code="E056", hint="hint.merge.converter")
     out = folder.with_suffix(".gguf")
     unfinished = out.with_name(f".{out.name}.writing")
     command = [sys.executable, str(script), str(folder), "--outfile", str(unfinished)]

@@ -1,5 +1,6 @@
 """The merge: shard by shard, tensor by tensor, into a folder that appears when it is whole."""
 
+import errno
 import json
 import os
 import shutil
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loracle.errors import MachineError, MissingExtra, RunError
-from loracle.jobs.merge.adapter import Adapter, read_adapter
+from loracle.jobs.merge.adapter import Adapter, check_finite, read_adapter
 from loracle.jobs.merge.base import INDEX, Base, read_base
 from loracle.jobs.merge.changes import Changes, match
 from loracle.jobs.merge.delta import merged_embedding, merged_weight
 from loracle.jobs.merge.files import write_config, write_generation_config, write_tokenizer
 from loracle.jobs.merge.quantised import Nf4, quantised_modules, round_trip
 from loracle.jobs.merge.tensors import TensorFile, TensorWriter
+from loracle.jobs.writing import writing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,20 +64,13 @@ def merge(
 
     Raises:
         RunError: E063 to E067 (adapter, weights, kind, base, shape), E068 where `out` exists.
-        MachineError: E052, not enough room on the disk.
+        MachineError: E053 not enough room on the disk, E054 a place that cannot be written.
         MissingExtra: without torch, or bitsandbytes for `dequantised`.
     """
     assert onto in ONTO
-    adapter, base = read_adapter(adapter_folder), read_base(base_folder)
-    changes = match(base, adapter)
-    _refuse_existing(out)
-    _check_disk(base, out.parent)
-    try:
-        import torch  # noqa: F401 - told early, before anything is written
-    except ImportError as error:
-        raise MissingExtra("train", "torch") from error
+    adapter, base, changes = check_merge(adapter_folder, base_folder, out)
     job = _Job(base, adapter, changes, *_quantisation(base, onto, nf4))
-    with _appearing(out) as folder:
+    with writing(out), _appearing(out) as folder:
         total = len(base.shard_of) + len(changes.added_from_adapter) + len(changes.added_copies)
         _write_shards(job, folder, total, progress)
         stop_ids = _write_rest(job, folder, tokenizer_folder or _tokenizer_folder(adapter, base))
@@ -90,6 +85,22 @@ def merge(
         stop_ids=stop_ids,
         unties_embeddings=changes.unties,
     )
+
+
+def check_merge(
+    adapter_folder: Path, base_folder: Path, out: Path
+) -> tuple[Adapter, Base, Changes]:
+    """All that can be refused before a model is loaded or a byte is written; raises as `merge`."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("train", "torch") from error
+    adapter, base = read_adapter(adapter_folder), read_base(base_folder)
+    changes = match(base, adapter)
+    check_finite(adapter.file)
+    refuse_existing(out)
+    _check_disk(base, out.parent)
+    return adapter, base, changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,19 +252,26 @@ def _write_record(
     _write_json(folder / RECORD, record)
 
 
-def _refuse_existing(out: Path) -> None:
+def refuse_existing(out: Path) -> None:
+    """Raise RunError E068 where something is at `out` already; an empty folder is nothing."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunError("error.merge.exists", code="E068", hint="hint.merge.out", path=str(out))
 
 
 def _check_disk(base: Base, parent: Path) -> None:
     """Room for the merged model, with 2 % and 64 MB to spare; checked where it will be written."""
-    existing = next(one for one in (parent, *parent.absolute().parents) if one.is_dir())
+    parents = (parent, *parent.absolute().parents)
+    existing = next(one for one in parents if one.is_dir())
+    if not os.access(existing, os.W_OK) or any(one.is_file() for one in parents):
+        raise MachineError(
+            "error.not_written", code="E054", hint="hint.not_written", path=str(parent),
+            cause=os.strerror(errno.EACCES if existing == parent else errno.ENOTDIR),
+        )  # fmt: skip
     free = shutil.disk_usage(existing).free
     need = round(base.num_bytes * 1.02) + (64 << 20)
     if free < need:
         raise MachineError(
-            "error.merge.disk", code="E052", path=str(existing), free_bytes=free, need_bytes=need,
+            "error.merge.disk", code="E053", path=str(existing), free_bytes=free, need_bytes=need,
             free=f"{free / 1e9:.1f}", need=f"{need / 1e9:.1f}",
         )  # fmt: skip
 

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from loracle.catalog.datasets import Sample
 from loracle.errors import RunError
-from loracle.jobs.evaluate.answers import Item, batches, make_items, token_losses
+from loracle.jobs.evaluate.answers import (
+    Item,
+    batches,
+    make_items,
+    refuse_unknown_ids,
+    token_losses,
+)
 from loracle.jobs.evaluate.fidelity import Fidelity, capture, choose_groups, compare
 from loracle.jobs.evaluate.subjects import Loaded, Subject, choose_device, compute_dtype, loaded
 from loracle.jobs.train.model import load_tokenizer, special_tokens
@@ -29,7 +35,8 @@ class Verification:
     @property
     def is_broken(self) -> bool:
         """Whether this is no longer the same model by any reading."""
-        return self.fidelity.kl > WORST_KL or self.fidelity.top1 < WORST_TOP1
+        # asked for closeness, so that a KL that is no number counts as broken
+        return not (self.fidelity.kl <= WORST_KL and self.fidelity.top1 >= WORST_TOP1)
 
 
 @dataclass(slots=True)
@@ -55,6 +62,7 @@ def reference_of(
     items = [one for one in make_items(samples, words, max_tokens=max_tokens) if one.num_labels]
     groups = choose_groups(batches(items, BATCH), len(words))
     pad = special_tokens(words, None).pad_token_id
+    refuse_unknown_ids(items, pad, [base], tokenizer)
     subject = Subject(id="adapter", weights=base, adapter=adapter, quant=quant, dtype=chosen)
     with loaded([subject], device) as holder, holder.use(subject) as model:
         log_probs = capture(model, groups, pad)

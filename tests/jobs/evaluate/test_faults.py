@@ -1,0 +1,195 @@
+"""Adapters, bases and tokenizers that are broken or belong together with something else."""
+
+import errno
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from loracle.errors import MachineError, RunError
+from loracle.jobs.evaluate.evaluate import Spec, evaluate
+from loracle.jobs.evaluate.subjects import Subject, loaded
+from loracle.jobs.evaluate.targets import find_target, subjects_of
+from loracle.jobs.merge.deed import merge_target
+from loracle.jobs.writing import writing
+
+CPU = torch.device("cpu")
+Q = "base_model.model.model.layers.1.self_attn.q_proj"
+
+
+def evaluated(run, held_out, folder):
+    target = find_target(str(run))
+    return evaluate(
+        subjects_of(target, dtype="float32", merged=[]),
+        Spec(data=str(held_out), max_new_tokens=4, max_items=4),
+        folder,
+        device=CPU,
+        tokenizer_source=target.tokenizer,
+    )
+
+
+def change(run, edit):
+    path = run / "adapter" / "adapter_model.safetensors"
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path)
+
+
+def both_halves_gone(tensors):
+    del tensors[f"{Q}.lora_A.weight"], tensors[f"{Q}.lora_B.weight"]
+
+
+def half_gone(tensors):
+    del tensors[f"{Q}.lora_A.weight"]
+
+
+def one_layer_more(tensors):
+    for half in "AB":
+        name = f"{Q}.lora_{half}.weight"
+        tensors[name.replace("layers.1", "layers.7")] = tensors[name].clone()
+
+
+def a_kind_of_its_own(tensors):
+    tensors[f"{Q}.lora_C.weight"] = torch.zeros(8, 64)
+
+
+def diverged(tensors):
+    tensors[f"{Q}.lora_B.weight"][3, 2] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("edit", "evaluating", "merging"),
+    [
+        (both_halves_gone, "error.evaluate.missing_part", "error.merge.hole"),
+        (half_gone, "error.evaluate.missing_part", "error.merge.cannot.half"),
+        (one_layer_more, "error.evaluate.strange_part", "error.merge.cannot.no_tensor"),
+        (a_kind_of_its_own, "error.evaluate.strange_part", "error.merge.cannot.unknown_key"),
+        (diverged, "error.merge.not_finite", "error.merge.not_finite"),
+    ],
+)
+def test_an_adapter_that_is_not_whole(run, held_out, tmp_path, edit, evaluating, merging):
+    """PEFT only warns, and leaves the parts out that it misses."""
+    change(run, edit)
+    with pytest.raises(RunError) as caught:
+        evaluated(run, held_out, tmp_path / "out")
+    assert caught.value.message == evaluating
+    with pytest.raises(RunError) as caught:
+        merge_target(find_target(str(run)), verifies=False)
+    assert caught.value.message == merging
+    assert list(run.glob("*merg*")) == []
+
+
+def test_a_wrong_rank_says_what_does_not_fit(run, held_out, tmp_path):
+    path = run / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"r": 4}))
+    with pytest.raises(RunError) as caught:
+        evaluated(run, held_out, tmp_path / "out")
+    assert caught.value.code == "E067"
+    assert "size mismatch" in caught.value.values["cause"]
+
+
+def test_layers_chosen_on_purpose_are_no_hole(run, base, tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base)
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], layers_to_transform=[1])
+    shutil.rmtree(run / "adapter")
+    get_peft_model(model, config).save_pretrained(run / "adapter")
+    assert merge_target(find_target(str(run)), verifies=False).kept.result.changed == 2
+
+
+def test_an_adapter_may_have_any_name(run, base, adapter):
+    """PEFT warns and miscounts where an adapter is called `lora`, as the subject is."""
+    one = Subject(id="lora", weights=str(base), adapter=adapter, dtype="float32")
+    other = Subject(id="adapter", weights=str(base), adapter=adapter, dtype="float32")
+    ids = torch.arange(3, 20)[None]
+    with loaded([other, one], CPU) as holder, torch.no_grad():
+        said = []
+        for subject in (one, other):
+            with holder.use(subject) as model:
+                said.append(model(ids).logits)
+    assert torch.equal(*said)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model(run, held_out, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(run / "adapter")
+    tokenizer.add_tokens([*(f"<{number}>" for number in range(200)), " colour?"])
+    tokenizer.save_pretrained(run / "adapter")
+    for deed in (
+        lambda: evaluated(run, held_out, tmp_path / "out"),
+        lambda: merge_target(find_target(str(run))),
+    ):
+        with pytest.raises(RunError) as caught:
+            deed()
+        assert caught.value.message == "error.evaluate.vocabulary"
+        assert caught.value.values["id"] == len(tokenizer) - 1
+        assert caught.value.values["rows"] == 400
+
+
+def test_what_is_gone_is_named(run, held_out, tmp_path):
+    (run / "recipe.yaml").rename(tmp_path / "recipe.yaml")
+    with pytest.raises(RunError) as caught:
+        find_target(str(run))
+    assert caught.value.code == "E061"
+    (tmp_path / "recipe.yaml").rename(run / "recipe.yaml")
+    facts = json.loads((run / "run.json").read_text())
+    facts["model"]["source"] = str(tmp_path / "no such base")
+    (run / "run.json").write_text(json.dumps(facts))
+    for deed in (
+        lambda: evaluated(run, held_out, tmp_path / "out"),
+        lambda: merge_target(find_target(str(run))),
+    ):
+        with pytest.raises(RunError) as caught:
+            deed()
+        assert caught.value.message == "error.merge.base_gone"
+
+
+def test_dequantised_is_for_adapters_of_four_bits(run):
+    for onto in ("dequantised", "measure"):
+        with pytest.raises(RunError) as caught:
+            merge_target(find_target(str(run)), onto=onto)
+        assert caught.value.message == "error.merge.not_4_bit"
+    assert list(run.glob("*merg*")) == []
+
+
+def test_what_stands_at_the_target_is_kept_and_nothing_is_loaded(run, tmp_path, monkeypatch):
+    from loracle.jobs.merge import deed
+
+    monkeypatch.setattr(deed, "reference_of", None)
+    theirs = tmp_path / "models" / "theirs"
+    theirs.mkdir(parents=True)
+    (theirs / "thesis.txt").write_text("years of work")
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(facts | {"quant": {"type": "nf4", "double": True}}))
+    for onto in ("base16", "measure"):
+        with pytest.raises(RunError) as caught:
+            merge_target(find_target(str(run)), onto=onto, out=theirs)
+        assert caught.value.code == "E068"
+    assert (theirs / "thesis.txt").read_text() == "years of work"
+    assert [one.name for one in theirs.parent.iterdir()] == ["theirs"]
+
+
+def test_places_that_cannot_be_written(run, held_out, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(MachineError) as caught:
+        merge_target(find_target(str(run)), out=file / "merged")
+    assert caught.value.code == "E054"
+    with pytest.raises(MachineError) as caught:
+        evaluated(run, held_out, file / "out")
+    assert caught.value.code == "E054"
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, "E053"), (errno.EROFS, "E054")])
+def test_faults_of_the_disk_have_codes(tmp_path, number, code):
+    with pytest.raises(MachineError) as caught, writing(tmp_path):
+        raise OSError(number, "refused")
+    assert caught.value.code == code
+    with pytest.raises(BrokenPipeError), writing(tmp_path):
+        raise BrokenPipeError
