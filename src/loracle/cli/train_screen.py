@@ -90,7 +90,7 @@ class _Bar:
         if event is None:
             return
         kind = event["event"]
-        if kind == "started":
+        if kind in ("started", "replanned"):
             self._plan = event.get("plan") or {}
         if kind == "evaluated":
             self._eval = event["eval_loss"]
@@ -183,10 +183,10 @@ def sentences(output: Output, run: "RunFolder", event: Mapping[str, Any]) -> lis
     if kind == "check":
         message = f"check.{event['id']}"
         return [f"{say('label.warning')}: {say(message, **event['values'])}"]
-    if kind == "started":
+    if kind in ("started", "replanned"):
         plan = event.get("plan")
         if not plan:
-            return [say("train.no_plan", card=event["card"])]
+            return [say("train.no_plan", card=event["card"])] if kind == "started" else []
         speed = plan.get("tokens_per_s")
         return [
             say(

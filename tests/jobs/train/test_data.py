@@ -116,3 +116,20 @@ def test_packing_loses_no_token_and_crosses_no_length(tiny, rows_file, tmp_path)
 
 def _starts(lengths):
     return [sum(lengths[:index]) for index in range(len(lengths))]
+
+
+def test_unpacked_rows_hold_every_document_once_in_a_repeatable_order():
+    from datasets import Dataset
+
+    from loracle.jobs.train.data import Counts, Prepared, unpack
+
+    ids = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13]]
+    rows = Dataset.from_dict(
+        {"input_ids": ids, "labels": ids, "seq_lengths": [[2, 3], [5], [1, 1, 2]]}
+    )
+    packed = Prepared(dataset=rows, counts=Counts(rows=6, samples=6), files=(), prompts_hash="")
+    first, second = (unpack(packed, seed=3).dataset for _ in range(2))
+    assert sorted(first["input_ids"]) == [[0, 1], [2, 3, 4], [5, 6, 7, 8, 9], [10], [11], [12, 13]]
+    assert first["labels"] == first["input_ids"]
+    assert [[len(one)] for one in first["input_ids"]] == list(first["seq_lengths"])
+    assert list(first["input_ids"]) == list(second["input_ids"])

@@ -103,6 +103,12 @@ def longest_rows(prepared: Prepared, count: int) -> Prepared:
     return replace(prepared, dataset=prepared.dataset.select(order[:count]))
 
 
+def unpack(prepared: Prepared, seed: int) -> Prepared:
+    """The same set with one document a row, shuffled: packing has cut none of them."""
+    plain = prepared.dataset.map(_documents, batched=True, load_from_cache_file=False)
+    return replace(prepared, dataset=plain.shuffle(seed=seed).flatten_indices())
+
+
 def file_facts(path: Path) -> dict[str, object]:
     """Name, size and SHA-256 of a file."""
     digest = hashlib.sha256()
@@ -123,6 +129,19 @@ def pack(rows: "Dataset", seq_len: int, *, packing: bool, seed: int) -> "Dataset
 
     packed = pack_dataset(shuffled.flatten_indices(), seq_len, "bfd")
     return packed.shuffle(seed=seed).flatten_indices()
+
+
+def _documents(batch: Mapping[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+    """Packed rows as rows of one document; batches know nothing of each other."""
+    rows: dict[str, list[list[int]]] = {name: [] for name in batch}
+    for index, lengths in enumerate(batch["seq_lengths"]):
+        start = 0
+        for length in lengths:
+            for name in ("input_ids", "labels"):
+                rows[name].append(batch[name][index][start : start + length])
+            rows["seq_lengths"].append([length])
+            start += length
+    return rows
 
 
 def _build(

@@ -82,6 +82,16 @@ def fingerprint_model(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def revision(source: str) -> str | None:
+    """The commit of a model in the hub's cache: the name of its snapshot folder."""
+    if Path(source).is_dir():
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(source, "config.json")
+    return Path(path).parent.name if isinstance(path, str) else None
+
+
 def versions() -> dict[str, str]:
     """Installed versions of what computes."""
     found = {"python": platform.python_version()}

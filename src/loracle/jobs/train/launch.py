@@ -27,6 +27,7 @@ from loracle.jobs.runs import (
 )
 from loracle.jobs.train.facts import recipe_changes
 from loracle.jobs.train.options import Options
+from loracle.jobs.train.world import from_main
 
 POLL_SECONDS = 0.2
 
@@ -182,13 +183,7 @@ def failure_of(run: RunFolder) -> LoracleError | None:
 
 def shared_run(run: RunFolder | None) -> RunFolder:
     """Under a distributed launcher: the first process's run folder, told to all."""
-    import torch
-    from accelerate import PartialState
-
-    PartialState()
-    said = [str(run.path) if run is not None else None]
-    torch.distributed.broadcast_object_list(said, src=0)
-    return RunFolder(Path(str(said[0])))
+    return RunFolder(Path(from_main(lambda: str(run.path) if run is not None else "")))
 
 
 def is_launched() -> bool:

@@ -35,6 +35,13 @@ from loracle.jobs.train.watch import Expected
 from loracle.jobs.train.world import is_main, signals_ask
 
 
+def num_steps(recipe: Recipe, rows: int) -> int:
+    """Optimizer steps of the whole run over so many rows."""
+    if recipe.training.steps is not None:
+        return recipe.training.steps
+    return max(1, -(-int(rows * recipe.epochs) // recipe.training.effective_batch))
+
+
 @dataclass(kw_only=True)
 class Loop:
     """One pass through the trainer, with all that is known by then."""
@@ -94,12 +101,11 @@ class Loop:
             run_name=self.run.name,
         )
         speed = self.candidate.speed if self.candidate else None
-        per_step = self.setup.micro_batch * self.setup.grad_accum * arguments.world_size
         self.pulse = Pulse(
             self.run,
             self.options,
             Expected(
-                num_steps=_num_steps(self.recipe, len(train_rows), per_step),
+                num_steps=num_steps(self.recipe, len(train_rows)),
                 tokens_per_s_low=speed.tokens_per_s.low if speed else None,
                 data_seconds=self.data_seconds,
                 budget=self.options.budget,
@@ -260,12 +266,6 @@ class Loop:
     def _event(self, kind: str, **values: object) -> None:
         if is_main():
             self.on_step(append_event(self.run, kind, **values))
-
-
-def _num_steps(recipe: Recipe, rows: int, per_step: int) -> int:
-    if recipe.training.steps is not None:
-        return recipe.training.steps
-    return max(1, -(-int(rows * recipe.epochs) // per_step))
 
 
 def _largest_terms(memory: Any) -> list[dict[str, object]]:

@@ -1,13 +1,14 @@
 """The model as it is trained: base weights as the setup stores them, special tokens, adapters."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from loracle.domain.setup import TrainingSetup
 from loracle.errors import InputError
-from loracle.jobs.train import attention
+from loracle.jobs.runs import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -37,6 +38,19 @@ def load_tokenizer(source: str) -> "PreTrainedTokenizerBase":
         raise InputError(
             "error.train.no_tokenizer", code="E013", model=source, cause=_first_line(error)
         ) from error
+
+
+def generation_eos(source: str) -> object:
+    """The end tokens that the model's generation config names (Llama 3 has three)."""
+    path = Path(source) / "generation_config.json"
+    if path.is_file():
+        return read_json(path).get("eos_token_id")
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(source).eos_token_id
+    except OSError:
+        return None
 
 
 def special_tokens(tokenizer: "PreTrainedTokenizerBase", generation_eos: object) -> SpecialTokens:
@@ -74,16 +88,6 @@ def load_base(source: str, setup: TrainingSetup, device: torch.device) -> "PreTr
     model.config.use_cache = False
     model.requires_grad_(setup.method == "full")
     return model
-
-
-def use_varlen(model: "PreTrainedModel", setup: TrainingSetup, device: torch.device) -> bool:
-    """Switch to the variable-length kernel where it applies; says whether it did."""
-    if setup.attention != "sdpa" or not attention.usable(
-        device, getattr(torch, setup.base_dtype), softcapped=bool(setup.model.attention_softcap)
-    ):
-        return False
-    model.set_attn_implementation(attention.register())
-    return True
 
 
 def add_adapters(model: "PreTrainedModel", setup: TrainingSetup) -> Any:

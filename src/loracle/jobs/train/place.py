@@ -112,13 +112,19 @@ def candidate_for(plan: Plan, gpu_id: str | None, num_gpus: int) -> Candidate | 
 def setup_from(
     recipe: Recipe, candidate: Candidate | None, baseline: TrainingSetup
 ) -> TrainingSetup:
-    """The setup to run: the candidate's own, its filled one where the recipe leaves that open."""
+    """The setup to run: the candidate's own, its filled one where the recipe leaves that open.
+
+    A filled setup may also pack what the recipe does not and name a kernel that is not installed;
+    the recipe's word stands in both.
+    """
     if candidate is None:
         return baseline
-    training = recipe.training
-    if candidate.filled is not None and training.gradient_checkpointing == "auto":
-        return candidate.filled.setup.with_changes(num_gpus=1, parallel="none")
-    return candidate.setup.with_changes(num_gpus=1, parallel="none")
+    chosen = candidate.setup
+    if candidate.filled is not None and recipe.training.gradient_checkpointing == "auto":
+        chosen = candidate.filled.setup.with_changes(
+            packing=baseline.packing, attention=baseline.attention
+        )
+    return chosen.with_changes(num_gpus=1, parallel="none")
 
 
 def promise(candidate: Candidate | None) -> dict[str, object] | None:

@@ -10,25 +10,26 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from loracle.domain.plan import Plan
 from loracle.domain.recipe_text import read_recipe
-from loracle.domain.setup import TrainingSetup
 from loracle.errors import InputError, LoracleError, RunError
 from loracle.jobs.runs import (
     RunFolder,
     append_event,
     process_start,
-    read_json,
     write_json,
     write_status,
 )
 from loracle.jobs.train import checkpoints, facts
 from loracle.jobs.train.options import Options
 from loracle.jobs.train.outcome import Outcome
-from loracle.jobs.train.world import is_main, local_rank, parallel, world_size
+from loracle.jobs.train.world import from_main, is_main, local_rank, world_size
+
+if TYPE_CHECKING:
+    from loracle.jobs.train.settle import Settled
 
 EXIT_CODES = {"finished": 0, "stopped": 0, "adapted": 75, "failed": 1}
 
@@ -125,68 +126,39 @@ class _Training:
             open_url(url)
         self.card = local_card()
         self.source = facts.model_source(self.recipe.model)
-        self.plan, self.setup = self._settle()
+        self.settled = self._settle()
         checkpoint = self._checkpoint_to_resume()
         preflight.check_disk(
-            self.run.path, self.setup, self.recipe.save.keep, merges=self.options.merges
+            self.run.path, self.settled.setup, self.recipe.save.keep, merges=self.options.merges
         )
         self._event("started", step=checkpoint.step if checkpoint else 0, **self._start_facts())
         self._rehearse()
         self._load_tokenizer()
         train, evaluation = self._prepare_data()
         self._check_same_data(train, evaluation)
+        model = self._load_model()
+        train, evaluation = self._settle_layout(model, train, evaluation)
         self._write_facts(train, evaluation)
-        model, flat = self._load_model()
-        return self._train(model, flat, train, evaluation, checkpoint)
+        return self._train(model, train, evaluation, checkpoint)
 
-    def _settle(self) -> tuple[Plan | None, TrainingSetup]:
-        """The plan to be held against, and the setup: planned, made for the card, adapted."""
-        from loracle.catalog.models import find_model
-        from loracle.jobs.train import place, preflight
-        from loracle.planner.plan_json import read_plan
-        from loracle.planner.resolve import resolve
+    def _settle(self) -> "Settled":
+        """What runs here; a tight or short memory is said before anything is loaded."""
+        from loracle.jobs.train import preflight
+        from loracle.jobs.train.settle import settle
 
-        world = world_size()
-        setup = resolve(self.recipe, find_model(self.recipe.model))
-        gpu = place.catalog_card(self.card) if self.card else None
-        plan = read_plan(self.run.plan.read_text("utf-8")) if self.run.plan.is_file() else None
-        candidate = place.candidate_for(plan, gpu.id, world) if plan and gpu else None
-        if candidate is None and gpu is not None:
-            plan_here = place.plan_here(self.recipe, gpu, world)
-            candidate = place.candidate_for(plan_here, gpu.id, world)
-            plan = plan or plan_here
-        setup = place.setup_from(self.recipe, candidate, setup)
-        setup = preflight.for_capability(setup, self.card.capability if self.card else None)
-        setup = setup.with_changes(
-            grad_accum=self._grad_accum(setup.micro_batch, world),
-            num_gpus=world,
-            parallel=parallel(),
-        )
-        adapted = self.status.get("adapted") or {}
-        setup = setup.with_changes(**adapted)  # type: ignore[arg-type]
-        self.candidate, self.gpu = candidate, gpu
-        if candidate is not None and self.card is not None and not adapted:
+        settled = settle(self.run, self.recipe, self.card)
+        if settled.candidate is not None:
             findings = preflight.check_memory(
-                candidate.memory.device_bytes,
-                gpu.usable_bytes if gpu else candidate.usable_bytes,
+                settled.candidate.memory.device_bytes,
+                settled.gpu.usable_bytes if settled.gpu else settled.candidate.usable_bytes,
                 adapts=self.options.on_oom == "adapt",
             )
             self._report(findings)
-        if plan is not None and is_main() and not self.run.plan.is_file():
+        if settled.plan is not None and is_main() and not self.run.plan.is_file():
             from loracle.planner.plan_json import plan_document
 
-            write_json(self.run.plan, plan_document(plan))
-        return plan, setup
-
-    def _grad_accum(self, micro_batch: int, world: int) -> int:
-        """Accumulation that keeps the effective batch; raises InputError E019 where none does."""
-        effective = self.recipe.training.effective_batch
-        if effective % (micro_batch * world):
-            raise InputError(
-                "error.train.batch", code="E019", effective=effective, micro=micro_batch,
-                world=world,
-            )  # fmt: skip
-        return effective // (micro_batch * world)
+            write_json(self.run.plan, plan_document(settled.plan))
+        return settled
 
     def _checkpoint_to_resume(self) -> checkpoints.Checkpoint | None:
         if not self.resume:
@@ -209,10 +181,10 @@ class _Training:
         rehearse(self.run, self.recipe, self.options)
 
     def _load_tokenizer(self) -> None:
-        from loracle.jobs.train.model import load_tokenizer, special_tokens
+        from loracle.jobs.train.model import generation_eos, load_tokenizer, special_tokens
 
         self.tokenizer = load_tokenizer(self.source)
-        self.special = special_tokens(self.tokenizer, _generation_eos(self.source))
+        self.special = special_tokens(self.tokenizer, generation_eos(self.source))
         if self.special.pad_chosen:
             self._event("pad_chosen", token=self.special.pad_token)
 
@@ -230,12 +202,12 @@ class _Training:
             began = time.monotonic()
             spec = DataSpec(
                 source=source, format=data.format, train_on=data.train_on,
-                seq_len=training.seq_len, packing=self.setup.packing, seed=training.seed,
+                seq_len=training.seq_len, packing=self.settled.setup.packing, seed=training.seed,
             )  # fmt: skip
             one = prepare_data(spec, self.tokenizer, set(self.special.stop_ids))
             seconds = round(time.monotonic() - began, 2)
             self.data_seconds += seconds
-            self._event("data", part=name, seconds=seconds, **_plain(one.counts))
+            self._event("data", part=name, seconds=seconds, **asdict(one.counts))
             self._report(preflight.check_counts(one.counts, training.seq_len))
             if self.options.rehearsal:
                 one = longest_rows(one, 2 * self.recipe.training.effective_batch)
@@ -258,33 +230,89 @@ class _Training:
                     name=self.run.name, path=path,
                 )  # fmt: skip
 
-    def _load_model(self) -> tuple[Any, bool]:
+    def _load_model(self) -> Any:
         import torch
 
-        from loracle.jobs.train.model import add_adapters, load_base, use_varlen
+        from loracle.jobs.train.model import add_adapters, load_base
 
         began = time.monotonic()
-        device = torch.device("cuda", local_rank()) if self.card else torch.device("cpu")
         if self.card:
-            torch.cuda.set_device(device)
+            torch.cuda.set_device(self._device())
         torch.manual_seed(self.recipe.training.seed)
-        model = load_base(self.source, self.setup, device)
-        flat = use_varlen(model, self.setup, device)
-        model = add_adapters(model, self.setup)
+        model = load_base(self.source, self.settled.setup, self._device())
+        model = add_adapters(model, self.settled.setup)
         self.model_bytes = torch.cuda.memory_allocated() if self.card else None
-        if self.card:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
         self._event(
-            "model_loaded", seconds=round(time.monotonic() - began, 2), varlen=flat,
+            "model_loaded", seconds=round(time.monotonic() - began, 2),
             model_bytes=self.model_bytes,
         )  # fmt: skip
-        return model, flat
+        return model
+
+    def _device(self) -> Any:
+        import torch
+
+        return torch.device("cuda", local_rank()) if self.card else torch.device("cpu")
+
+    def _settle_layout(self, model: Any, train: Any, evaluation: Any) -> tuple[Any, Any]:
+        """Prove that documents are apart in this model; the rows, unpacked where they are not.
+
+        The rows were packed before the model was loaded: tokenising forks workers, which is not
+        safe beside a context on the card.
+        """
+        from loracle.jobs.train.isolation import architecture_of, settle_layout, use_layout
+        from loracle.jobs.train.preflight import Finding
+
+        setup, before = self.settled.setup, self._packed_before()
+        asked = setup.with_changes(packing=setup.packing and before is not False)
+        self.layout = from_main(lambda: settle_layout(model, asked, self._device()))
+        use_layout(model, self.layout)
+        self._forget_probe()
+        self._event("layout", **asdict(self.layout))
+        name = architecture_of(model)
+        if self.layout.passed_over:
+            self._report([Finding("kernel_leaks", {"architecture": name})])
+        if self.layout.packing == setup.packing:
+            return train, evaluation
+        if before and not self.options.changed_ok:
+            raise RunError(
+                "error.train.packing_changed", code="E067", hint="hint.train.recipe_changed",
+                name=self.run.name,
+            )  # fmt: skip
+        return self._without_packing(name, train, evaluation)
+
+    def _packed_before(self) -> bool | None:
+        """Whether the earlier starts of this run packed: another order of rows is another run."""
+        layout = self.known.get("layout") if self.resume else None
+        return bool(layout["packing"]) if isinstance(layout, dict) else None
+
+    def _forget_probe(self) -> None:
+        """Leave the card's figures as the loaded model left them."""
+        if not self.card:
+            return
+        import torch
+
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+    def _without_packing(self, name: str, train: Any, evaluation: Any) -> tuple[Any, Any]:
+        from loracle.jobs.train.data import unpack
+        from loracle.jobs.train.loop import num_steps
+        from loracle.jobs.train.place import promise
+        from loracle.jobs.train.preflight import Finding
+
+        seed = self.recipe.training.seed
+        plain, evaluation = (one and unpack(one, seed) for one in (train, evaluation))
+        rows = {"packed": len(train.dataset), "sequences": len(plain.dataset)}
+        steps = {f"{key}_steps": num_steps(self.recipe, count) for key, count in rows.items()}
+        self._report([Finding("packing_leaks", {"architecture": name, **rows, **steps})])
+        self.settled = self.settled.with_changes(packing=False)
+        self._event("replanned", plan=promise(self.settled.candidate))
+        return plain, evaluation
 
     def _train(
         self,
         model: Any,
-        flat: bool,
         train: Any,
         evaluation: Any,
         checkpoint: checkpoints.Checkpoint | None,
@@ -295,15 +323,17 @@ class _Training:
             run=self.run,
             recipe=self.recipe,
             options=self.options,
-            setup=self.setup,
-            candidate=self.candidate,
+            setup=self.settled.setup,
+            candidate=self.settled.candidate,
             tokenizer=self.tokenizer,
             special=self.special,
             status=self.status,
             data_seconds=self.data_seconds,
             model_bytes=self.model_bytes,
-            gpu=self.gpu,
-        ).train(model, flat, train.dataset, evaluation and evaluation.dataset, checkpoint)
+            gpu=self.settled.gpu,
+        ).train(
+            model, self.layout.flat, train.dataset, evaluation and evaluation.dataset, checkpoint
+        )
 
     def _write_facts(self, train: Any, evaluation: Any) -> None:
         if not is_main():
@@ -315,12 +345,12 @@ class _Training:
                 "hash": facts.fingerprint_model(Path(self.source))
                 if Path(self.source).is_dir()
                 else None,
-                "revision": _revision(self.source),
+                "revision": facts.revision(self.source),
             },
-            "method": self.setup.method,
-            "quant": facts.quant_facts(self.setup),
+            "method": self.settled.setup.method,
+            "quant": facts.quant_facts(self.settled.setup),
             "data": {
-                name: {"files": list(one.files), "counts": _plain(one.counts)}
+                name: {"files": list(one.files), "counts": asdict(one.counts)}
                 for name, one in (("train", train), ("eval", evaluation))
                 if one is not None
             },
@@ -332,21 +362,22 @@ class _Training:
             "recipe_hash": facts.recipe_hash(self.recipe),
             "versions": facts.versions(),
             "machine": facts.machine(),
-            "setup": facts.setup_facts(self.setup),
+            "setup": facts.setup_facts(self.settled.setup),
+            "layout": asdict(self.layout),
         }
         write_json(self.run.facts, document)
 
     def _start_facts(self) -> dict[str, object]:
         from loracle.jobs.train.place import promise
 
-        setup = self.setup
+        setup = self.settled.setup
         return {
             "card": self.card.name if self.card else "cpu",
             "micro_batch": setup.micro_batch,
             "grad_accum": setup.grad_accum,
             "world_size": setup.num_gpus,
             "gradient_checkpointing": setup.gradient_checkpointing,
-            "plan": promise(self.candidate),
+            "plan": promise(self.settled.candidate),
         }
 
     def _report(self, findings: list[Any]) -> None:
@@ -356,32 +387,3 @@ class _Training:
     def _event(self, kind: str, **values: object) -> None:
         if is_main():
             append_event(self.run, kind, **values)
-
-
-def _plain(counts: Any) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return asdict(counts)
-
-
-def _generation_eos(source: str) -> object:
-    """The end tokens that the model's generation config names (Llama 3 has three)."""
-    path = Path(source) / "generation_config.json"
-    if path.is_file():
-        return read_json(path).get("eos_token_id")
-    from transformers import GenerationConfig
-
-    try:
-        return GenerationConfig.from_pretrained(source).eos_token_id
-    except OSError:
-        return None
-
-
-def _revision(source: str) -> str | None:
-    """The commit of a model in the hub's cache: the name of its snapshot folder."""
-    if Path(source).is_dir():
-        return None
-    from huggingface_hub import try_to_load_from_cache
-
-    path = try_to_load_from_cache(source, "config.json")
-    return Path(path).parent.name if isinstance(path, str) else None

@@ -4,6 +4,9 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
 
 
 def is_main() -> bool:
@@ -26,6 +29,19 @@ def parallel() -> str:
 def local_rank() -> int:
     """Which card of the machine is this process's."""
     return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def from_main(ask: Callable[[], Answer]) -> Answer:
+    """The main process's answer, told to all; the others wait for it."""
+    if world_size() == 1:
+        return ask()
+    import torch
+    from accelerate import PartialState
+
+    PartialState()
+    said = [ask() if is_main() else None]
+    torch.distributed.broadcast_object_list(said, src=0)
+    return said[0]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,108 @@
+"""Real runs of architectures in which documents are not apart, and of those whose kernel leaks."""
+
+import importlib.util
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from loracle.errors import RunError
+from loracle.jobs.runs import write_json
+from loracle.jobs.train import attention
+from loracle.jobs.train.process import train_run
+
+_spec = importlib.util.spec_from_file_location(
+    "architectures", Path(__file__).with_name("architectures.py")
+)
+architectures = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(architectures)
+
+
+@pytest.fixture
+def model_of(place, tmp_path):
+    """A folder with a tiny model of an architecture and the tests' tokenizer."""
+
+    def make(architecture):
+        folder = tmp_path / architecture
+        shutil.copytree(place / "model", folder)
+        for path in folder.glob("*.safetensors"):
+            path.unlink()
+        model = architectures.tiny_random_model(architecture, vocab_size=259, eos_token_id=2)
+        model.save_pretrained(folder)
+        return str(folder)
+
+    return make
+
+
+def checks(run):
+    return {event["id"]: event["values"] for event in run.events("check")}
+
+
+def test_what_cannot_be_packed_trains_unpacked_and_says_so(model_of, make_run, losses):
+    training = {"steps": None, "epochs": 1, "effective_batch": 4, "micro_batch": 2}
+    groups = {"model": model_of("falcon"), "training": training, "save": {"every_steps": 1}}
+    packed = make_run("asked", **groups)
+    assert train_run(packed, resume=False).state == "finished"
+    said = checks(packed)["packing_leaks"]
+    assert (said["architecture"], said["sequences"], said["sequences_steps"]) == ("falcon", 40, 10)
+    assert said["packed"] < 40
+    facts = packed.read_facts()
+    assert (facts["setup"]["packing"], facts["layout"]["packing"]) == (False, False)
+    assert len(losses(packed)) == 10
+    again = make_run("again", **groups)
+    stop_at(again, 3)
+    assert train_run(again, resume=False).state == "stopped"
+    assert train_run(again, resume=True).state == "finished"
+    assert losses(again) == losses(packed)
+
+
+def stop_at(run, step):
+    def watch():
+        while not any(event["step"] >= step for event in run.events("step")):
+            pass
+        run.stop_request.touch()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def test_a_run_that_packed_is_not_resumed_without(model_of, make_run):
+    """As after a change of version: the rows would come in another order, in other steps."""
+    run = make_run(model=model_of("falcon"))
+    facts = run.read_facts() | {"layout": {"attention": "sdpa", "flat": False, "packing": True}}
+    write_json(run.facts, facts)
+    with pytest.raises(RunError) as raised:
+        train_run(run, resume=True)
+    assert (raised.value.code, raised.value.message) == ("E067", "error.train.packing_changed")
+
+
+@pytest.mark.parametrize(("architecture", "flat"), [("llama", True), ("stablelm", False)])
+def test_a_kernel_that_leaks_is_passed_over(model_of, make_run, losses, monkeypatch,
+                                            architecture, flat):  # fmt: skip
+    """The kernel's contract in its place, for a CPU; the losses are those of plain SDPA."""
+    model = model_of(architecture)
+    plain = make_run("plain", model=model)
+    train_run(plain, resume=False)
+    monkeypatch.setattr(attention, "usable", lambda *args, **kwargs: True)
+    monkeypatch.setattr(attention, "_varlen", lambda: architectures.kernel_contract)
+    attention._options.cache_clear()
+    run = make_run("kernel", model=model)
+    assert train_run(run, resume=False).state == "finished"
+    attention._options.cache_clear()
+    (layout,) = run.events("layout")
+    assert (layout["flat"], layout["packing"]) == (flat, True)
+    assert ("kernel_leaks" in checks(run)) is not flat
+    assert losses(run) == pytest.approx(losses(plain), rel=1e-3)
+
+
+def test_the_probe_changes_no_loss(make_run, losses, monkeypatch):
+    """Dropout draws from the generators that the probe must leave alone."""
+    from loracle.jobs.train import isolation
+
+    lora = {"rank": 4, "targets": "attention", "dropout": 0.1}
+    probed = make_run("probed", lora=lora)
+    train_run(probed, resume=False)
+    monkeypatch.setattr(isolation, "keeps_apart", lambda *args: True)
+    blind = make_run("blind", lora=lora)
+    train_run(blind, resume=False)
+    assert losses(probed) == losses(blind)
