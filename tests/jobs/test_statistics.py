@@ -269,6 +269,30 @@ class TestSimulation:
                 passed += equivalence(*shared_interval(drops), 0.02) == "equivalent"
             assert passed / 2000 <= 0.05
 
+    @pytest.mark.parametrize("num_items", [4, 8, 15, 40])
+    def test_the_interval_covers_in_small_sets(self, num_items):
+        """Graded scores, and losses: the true difference lies inside 95 % of the time."""
+        generator = np.random.default_rng(12)
+        inside = np.zeros(2)
+        for seed in range(600):
+            a = generator.beta(0.8, 0.8, num_items)
+            b = generator.beta(1.2, 0.8, num_items)
+            graded = compare_scores(a, b, seed=seed, resamples=499)
+            losses = generator.normal(0.1, 1, num_items)
+            loss = compare_scores(
+                np.zeros(num_items), losses, sizes=np.ones(num_items), seed=seed, resamples=499
+            )
+            inside += graded.low <= 0.1 <= graded.high, loss.low <= 0.1 <= loss.high
+        assert (inside / 600 >= 0.95 - 3 * (0.05 * 0.95 / 600) ** 0.5 - 0.01).all()
+
+    def test_nothing_to_see_is_not_a_set_that_could_show_everything(self):
+        same = compare_scores([0.5] * 40, [0.5] * 40)
+        assert same.smallest_detectable == smallest_detectable_right_wrong(40, 0.0)
+        few = compare_scores([0.0] * 4, [1.0] * 4)
+        assert (few.smallest_detectable, few.verdict) == (1.0, "too_few")
+        assert few.low < 0.5
+        assert compare_scores([0.0], [1.0], sizes=[3.0]).low == -np.inf
+
 
 class TestSameness:
     @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ ALPHA = 0.05
 POWER = 0.8
 RESAMPLES = 10_000
 COARSE = 0.1  # a set that cannot show 10 points says little when it shows none
+FEW_ITEMS = 30  # below this a bootstrap's interval is too narrow
 FEWEST_DISCORDANT = 6  # 2 x 0.5^5 = 0.0625: five one-sided pairs cannot reach 0.05
 VERDICTS = ("better", "worse", "no_evidence", "too_few")
 EQUIVALENCE = ("equivalent", "different", "unclear")
@@ -136,14 +137,19 @@ def compare_scores(
     parts = np.ones(len(a)) if sizes is None else np.asarray(sizes, float)
     differences = np.asarray(b, float) - np.asarray(a, float)
     sums, weights = _by_cluster(differences, parts, clusters)
-    smallest = smallest_detectable_score(_residuals(sums, weights), alpha=ALPHA / judged_together)
+    alpha = ALPHA / judged_together
+    smallest = smallest_detectable_score(_residuals(sums, weights), alpha=alpha)
+    if sizes is None:
+        without_spread = smallest_detectable_right_wrong(len(sums), 0.0, alpha=alpha)
+        smallest = min(smallest or without_spread, 1.0)
+    is_bounded = sizes is None and clusters is None
     return _comparison(
         "bootstrap",
         a,
         b,
-        bootstrap_interval(sums, weights, seed=seed, resamples=resamples),
+        _interval(sums, weights, is_bounded=is_bounded, seed=seed, resamples=resamples),
         sign_flip_p(sums, seed=seed, resamples=resamples),
-        min(smallest, 1.0) if sizes is None else smallest,
+        smallest,
         coarse=coarse,
         num_parts=float(parts.sum()),
     )
@@ -267,13 +273,14 @@ def smallest_detectable_score(
 ) -> float:
     """Smallest true mean difference found with this power, from the spread of the differences.
 
-    (z_0.975 + z_0.8) x standard error at 5 %, with Student's t for small sets.
+    (z_0.975 + z_0.8) x standard error at 5 %, with Student's t for small sets. Infinite where even
+    differences of one sign in every item would not be significant.
     """
     import numpy as np
     from scipy.stats import t
 
     count = len(differences)
-    if count < 2:
+    if count < 2 or 2 * 0.5**count > alpha:
         return float("inf")
     error = float(np.std(differences, ddof=1)) / count**0.5
     return float((t.ppf(1 - alpha / 2, count - 1) + t.ppf(power, count - 1)) * error)
@@ -304,7 +311,6 @@ def equivalence_interval(
     bounds below 6 items, which could look alike by chance.
     """
     import numpy as np
-    from scipy.stats import t
 
     differences = np.asarray(b, float) - np.asarray(a, float)
     if sizes is None:
@@ -312,22 +318,38 @@ def equivalence_interval(
     if len(differences) < FEWEST_DISCORDANT:
         return -float("inf"), float("inf")
     parts = np.asarray(sizes, float)
-    low, high = bootstrap_interval(differences, parts, seed=seed, level=level)
-    count = len(differences)
-    error = float(np.std(_residuals(differences, parts), ddof=1)) / count**0.5
+    return _wider(
+        bootstrap_interval(differences, parts, seed=seed, level=level),
+        student_interval(differences, parts, level=level),
+    )
+
+
+def student_interval(
+    sums: "numpy.ndarray", sizes: "numpy.ndarray", *, level: float = 1 - ALPHA
+) -> tuple[float, float]:
+    """Student's interval of the ratio sum / size; without bounds for a single item."""
+    import numpy as np
+    from scipy.stats import t
+
+    count = len(sums)
+    if count < 2:
+        return -float("inf"), float("inf")
+    error = float(np.std(_residuals(sums, sizes), ddof=1)) / count**0.5
     width = float(t.ppf((1 + level) / 2, count - 1)) * error
-    mean = float(differences.sum() / parts.sum())
-    return min(low, mean - width), max(high, mean + width)
+    mean = float(sums.sum() / sizes.sum())
+    return mean - width, mean + width
 
 
-def shared_interval(differences: "numpy.ndarray", *, level: float = 0.9) -> tuple[float, float]:
+def shared_interval(
+    differences: "numpy.ndarray", *, level: float = 0.9, more_items: float = 1.5
+) -> tuple[float, float]:
     """Interval of the mean difference of scores from 0 to 1, safe for a claim of sameness.
 
     Bonett and Price's for right and wrong, and the same for graded scores: one item of each
     largest difference is added, because what was not seen may still be there. It is widened by
-    1.5 items: by enumeration over n from 30 to 1500, margins from 1 to 10 points and up to 50 %
-    discordant pairs, a true difference at the margin then passes at most 4.7 % of the time, where
-    the plain interval lets up to 9.4 % pass.
+    1.5 items (`more_items`). By enumeration over n from 30 to 1500, margins from 1 to 10 points
+    and up to 50 % discordant pairs, a true difference at the margin then passes at most 4.7 % of
+    the time, where the plain interval lets up to 9.4 % pass.
     """
     import numpy as np
     from scipy.stats import norm
@@ -335,7 +357,7 @@ def shared_interval(differences: "numpy.ndarray", *, level: float = 0.9) -> tupl
     count = len(differences)
     extended = np.append(differences, (1.0, -1.0))
     width = float(norm.ppf((1 + level) / 2)) * float(np.std(extended)) / (count + 2) ** 0.5
-    width += 1.5 / count
+    width += more_items / count
     mean = float(extended.mean())
     return max(-1.0, mean - width), min(1.0, mean + width)
 
@@ -358,6 +380,27 @@ def agreement_interval(agreeing: int, num_items: int, *, level: float = 0.9) -> 
 
     interval = binomtest(agreeing, num_items).proportion_ci(confidence_level=level, method="exact")
     return float(interval.low), float(interval.high)
+
+
+def _interval(
+    sums: "numpy.ndarray",
+    sizes: "numpy.ndarray",
+    *,
+    is_bounded: bool,
+    seed: int,
+    resamples: int,
+) -> tuple[float, float]:
+    """The bootstrap's interval, which is too narrow for a few items: then the wider of two."""
+    drawn = bootstrap_interval(sums, sizes, seed=seed, resamples=resamples)
+    if len(sums) >= FEW_ITEMS:
+        return drawn
+    if is_bounded:
+        return _wider(drawn, shared_interval(sums, level=1 - ALPHA, more_items=0.0))
+    return _wider(drawn, student_interval(sums, sizes))
+
+
+def _wider(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return min(one[0], other[0]), max(one[1], other[1])
 
 
 def _comparison(

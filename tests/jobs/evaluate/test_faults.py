@@ -193,3 +193,19 @@ def test_faults_of_the_disk_have_codes(tmp_path, number, code):
     assert caught.value.code == code
     with pytest.raises(BrokenPipeError), writing(tmp_path):
         raise BrokenPipeError
+
+
+def test_a_disk_that_fills_up_while_merging(run):
+    """The room was there at the start; a limit on file sizes plays the disk that is full later."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        with pytest.raises(MachineError) as caught:
+            merge_target(find_target(str(run)), verifies=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.message == "error.not_written"
+    assert [one.name for one in run.iterdir() if "merg" in one.name] == []
+    assert merge_target(find_target(str(run)), verifies=False).kept.result.changed == 14
