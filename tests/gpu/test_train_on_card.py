@@ -31,7 +31,7 @@ def make_run(tiny, tmp_path, monkeypatch):
     tiny.make_model(tmp_path / "model", dtype="bfloat16")
     tiny.write_rows(tmp_path / "train.jsonl", tiny.make_rows(64))
 
-    def make(name, steps, **training):
+    def make(name, steps, groups=None, **training):
         recipe = {
             "model": str(tmp_path / "model"), "method": "qlora",
             "data": {"train": str(tmp_path / "train.jsonl")},
@@ -40,6 +40,8 @@ def make_run(tiny, tmp_path, monkeypatch):
                          "learning_rate": 1e-3} | training,
             "save": {"every_steps": 2, "folder": str(tmp_path / "runs")},
         }  # fmt: skip
+        for group, values in (groups or {}).items():
+            recipe[group] = recipe.get(group, {}) | values if isinstance(values, dict) else values
         return create_run(Recipe.model_validate(recipe), Options(merges=False), name=name)
 
     return make
@@ -78,22 +80,65 @@ def test_paged_8_bit_adamw_survives_a_resume(make_run):
     whole = make_run("whole", 8, optimizer="paged_adamw_8bit")
     assert train_run(whole, resume=False).state == "finished"
     run = make_run("cut", 8, optimizer="paged_adamw_8bit")
-    reached = []
+    stop_at(run, 3)
+    train_run(run, resume=False)
+    assert train_run(run, resume=True).state == "finished"
+    assert losses_of(run) == losses_of(whole)
 
+
+def stop_at(run, step):
     import threading
 
     def stop():
-        while not any(event["step"] >= 3 for event in run.events("step")):
+        while not any(event["step"] >= step for event in run.events("step")):
             pass
         run.stop_request.touch()
 
     threading.Thread(target=stop, daemon=True).start()
-    reached.append(train_run(run, resume=False).step)
-    assert train_run(run, resume=True).state == "finished"
-    ours, theirs = (
-        {event["step"]: event["loss"] for event in one.events("step")} for one in (run, whole)
-    )
-    assert ours == theirs
+
+
+def losses_of(run):
+    return {event["step"]: event["loss"] for event in run.events("step")}
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        {"quant": {"type": "int8"}},
+        {"quant": {"type": "nf4", "double": False}},
+        {"lora": {"use_dora": True}},
+        {"method": "lora", "lora": {"use_dora": True}},
+        {"quant": {"type": "int8"}, "lora": {"use_rslora": True}},
+        {"training": {"kbit_upcast": True}},
+    ],
+    ids=["int8", "nf4", "qdora", "dora", "rslora-int8", "upcast"],
+)
+def test_a_variant_trains_and_resumes_with_the_same_losses(make_run, groups):
+    from loracle.jobs.train.process import train_run
+
+    whole, cut = make_run("whole", 8, groups), make_run("cut", 8, groups)
+    assert train_run(whole, resume=False).state == "finished"
+    (layout,) = whole.events("layout")
+    assert (layout["flat"], layout["packing"]) == ("kbit_upcast" not in str(groups), True)
+    stop_at(cut, 3)
+    train_run(cut, resume=False)
+    assert train_run(cut, resume=True).state == "finished"
+    assert losses_of(cut) == losses_of(whole)
+    assert losses_of(whole)[8] < losses_of(whole)[1]
+
+
+def test_the_probe_of_the_layout_leaves_the_cards_figures_alone(make_run, monkeypatch):
+    from loracle.jobs.train import isolation
+    from loracle.jobs.train.process import train_run
+
+    probed = make_run("probed", 4)
+    train_run(probed, resume=False)
+    monkeypatch.setattr(isolation, "keeps_apart", lambda *args: True)
+    blind = make_run("blind", 4)
+    train_run(blind, resume=False)
+    assert losses_of(probed) == losses_of(blind)
+    peaks = [[event["peak_bytes"] for event in one.events("step")] for one in (probed, blind)]
+    assert peaks[0] == peaks[1]
 
 
 def test_a_step_tells_memory_power_and_use(make_run):

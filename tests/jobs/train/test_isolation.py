@@ -49,6 +49,7 @@ def setup_of(**changes):
     """What the probe asks of a setup."""
     plain = {
         "attention": "sdpa", "base_dtype": "float32", "autocast": None, "quant": None,
+        "kbit_upcast": False,
         "micro_batch": 2, "eval_micro_batch": None, "packing": True,
         "model": SimpleNamespace(attention_softcap=None),
     }  # fmt: skip

@@ -180,7 +180,7 @@ class _Probe:
 
 def _kernels(setup: TrainingSetup, device: torch.device) -> Iterator[tuple[str, bool]]:
     """Attention kernels and whether the collator's flat layout goes with them, fastest first."""
-    dtype = getattr(torch, setup.base_dtype)
+    dtype = torch.float32 if setup.kbit_upcast else getattr(torch, setup.base_dtype)
     softcapped = bool(setup.model.attention_softcap)
     if setup.attention == "sdpa" and attention.usable(device, dtype, softcapped=softcapped):
         yield attention.NAME, True

@@ -87,6 +87,12 @@ def load_base(source: str, setup: TrainingSetup, device: torch.device) -> "PreTr
     )
     model.config.use_cache = False
     model.requires_grad_(setup.method == "full")
+    if setup.kbit_upcast and setup.quant is not None:
+        from peft import prepare_model_for_kbit_training
+
+        prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    if device.type == "cpu":
+        _keep_trainable(model)
     return model
 
 
@@ -120,6 +126,16 @@ def cast_adapters(model: torch.nn.Module, setup: TrainingSetup) -> None:
         if parameter.requires_grad:
             exact = "lora_magnitude_vector" in name
             parameter.data = parameter.data.to(torch.float32 if exact else dtype)
+
+
+def _keep_trainable(model: "PreTrainedModel") -> None:
+    """Without a card, bitsandbytes repacks 4-bit weights at the first evaluation, for good.
+
+    What comes after has no gradient: the adapters would stand still without a word.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 def _quantised(setup: TrainingSetup) -> dict[str, Any]:
