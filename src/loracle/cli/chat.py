@@ -43,4 +43,5 @@ def _read(output: Output) -> str:
     if sys.stdin.isatty():
         sys.stderr.write(output.text("chat.prompt"))
         sys.stderr.flush()
-    return sys.stdin.readline().strip()
+    line = sys.stdin.readline().strip()
+    return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # another encoding

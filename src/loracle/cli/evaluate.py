@@ -59,6 +59,11 @@ def run(
 
     output = Output("json" if as_json else "quiet" if quiet else form)
     _refuse_flags(quant=quant, margin=margin, form=form)
+    named = [one.strip() for one in (tasks or "").split(",") if one.strip()]
+    if named:
+        from loracle.jobs.evaluate.tasks import check_tasks
+
+        check_tasks(named)
     found = find_target(target, base=base, quant=quant)
     device = choose_device()
     subjects = _subjects(found, merged, against, device)
@@ -76,10 +81,13 @@ def run(
         progress=_progress(output),
     )
     document = evaluation.document()
-    if tasks:
+    if named:
         from loracle.jobs.evaluate.tasks import run_tasks
 
-        document["tasks"] = run_tasks(subjects, tasks.split(","), limit=limit, device=device)
+        document["tasks"] = run_tasks(
+            subjects, named, folder, limit=limit, device=device,
+            tokenizer_source=found.tokenizer or found.base,
+        )  # fmt: skip
     if output.mode == "json":
         output.json(document)
     else:

@@ -48,6 +48,7 @@ def show(
     if evaluation.unscored:
         limit = evaluation.spec.max_tokens
         output.warning("evaluate.unscored", rows=evaluation.unscored, limit=limit)
+    _cut(output, evaluation)
     _duplicates(output, evaluation)
     for index in range(min(samples, len(evaluation.items))):
         _sample(output, evaluation, index)
@@ -117,6 +118,23 @@ def _sameness(output: Output, evaluation: "Evaluation") -> None:
             ]
         )
     output.table(columns, rows)
+    for name, one in evaluation.equivalences.items():
+        by_tokens = one.verdict == "equivalent" and max(-one.low, one.high) >= one.margin
+        if by_tokens and one.score_bound is not None:
+            bound = difference(one.score_bound, one.metric).lstrip("+")
+            output.line(output.text("evaluate.by_tokens", id=name, bound=bound))
+
+
+def _cut(output: Output, evaluation: "Evaluation") -> None:
+    """Answers that ran into the limit are scored as they stand; a reader must know."""
+    found = [
+        f"{one.id} {1 - one.ended_share:.0%}"
+        for one in evaluation.scores.values()
+        if one.ended_share is not None and one.ended_share < 1
+    ]
+    if found:
+        limit = evaluation.spec.max_new_tokens
+        output.warning("evaluate.cut", limit=limit, shares=", ".join(found))
 
 
 def _duplicates(output: Output, evaluation: "Evaluation") -> None:

@@ -248,12 +248,16 @@ def write_json(path: Path, document: Mapping[str, object], *, flush: bool = True
 def write_whole(path: Path, content: bytes, *, flush: bool = True) -> None:
     """Write beside, flush to the disk, rename: a reader or a crash sees the old or the new."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(content)
-        if flush:
-            file.flush()
-            os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def _ends_line(path: Path) -> bool:

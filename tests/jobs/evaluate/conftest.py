@@ -1,5 +1,6 @@
 """A tiny real base with a tokenizer, adapters trained on it, and run folders around them."""
 
+import io
 import json
 import os
 from pathlib import Path
@@ -152,3 +153,23 @@ def held_out(tmp_path_factory):
 def run(base, adapter, held_out, tmp_path):
     train = write_rows(tmp_path / "train.jsonl", rows(40))
     return make_run(tmp_path / "runs" / "r1", base, adapter, data=held_out, train=train)
+
+
+@pytest.fixture
+def loracle(monkeypatch, capsys):
+    """The command line in this process: (exit code, stdout, stderr)."""
+    from loracle.cli.app import main
+
+    def call(*arguments, stdin=""):
+        monkeypatch.setattr("sys.argv", ["loracle", *map(str, arguments)])
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return call

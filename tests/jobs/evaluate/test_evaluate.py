@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from loracle.errors import DataError, InputError, MissingExtra, RunError
+from loracle.errors import DataError, InputError, RunError
 from loracle.jobs.evaluate import evaluate as module
 from loracle.jobs.evaluate.evaluate import Spec, evaluate
 from loracle.jobs.evaluate.subjects import Subject
@@ -220,13 +220,3 @@ class TestFaults:
         with pytest.raises(InputError) as caught:
             judged(find_target(str(run)), tmp_path / "none.jsonl", tmp_path / "out")
         assert caught.value.code == "E013"
-
-    def test_benchmarks_need_the_extra(self, run):
-        from importlib.util import find_spec
-
-        if find_spec("lm_eval"):
-            pytest.skip("lm-eval is installed")
-        from loracle.jobs.evaluate.tasks import run_tasks
-
-        with pytest.raises(MissingExtra):
-            run_tasks([], ["arc_easy"], limit=2, device=CPU)

@@ -1,6 +1,5 @@
 """`loracle merge` on run folders: verified, measured both ways, refused where it must be."""
 
-import io
 import json
 import shutil
 import sys
@@ -119,26 +118,6 @@ def test_gguf_through_a_converter(run, tmp_path, works):
     assert list(run.glob("*.gguf*")) == []
 
 
-@pytest.fixture
-def loracle(monkeypatch, capsys):
-    """The command line in this process: (exit code, stdout, stderr)."""
-    from loracle.cli.app import main
-
-    def call(*arguments, stdin=""):
-        monkeypatch.setattr("sys.argv", ["loracle", *map(str, arguments)])
-        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return code, said.out, said.err
-
-    return call
-
-
 def test_commands_one_after_the_other(run, held_out, loracle):
     """merge, evaluate and chat as a user calls them."""
     code, out, err = loracle("merge", run, "--json")
@@ -187,3 +166,30 @@ def test_a_bare_install_names_the_extra(run, loracle, monkeypatch, command, pack
     assert code == 2
     assert f"`{package}` is not installed" in err
     assert "pip install 'loracle[train]'" in err
+
+
+def test_chat_takes_text_of_another_encoding(run, loracle):
+    """Bytes that are no UTF-8 reach Python as lone surrogates, which no tokenizer takes."""
+    talk = "caf\udce9?\n\n"
+    code, out, err = loracle("chat", run, "--max-new-tokens", "2", "--lang", "en", stdin=talk)
+    assert code == 0, err
+    assert len(out.splitlines()) >= 2
+
+
+def test_answers_that_were_cut_are_told(run, loracle):
+    code, _, err = loracle(
+        "evaluate", run, "--max-items", "8", "--max-new-tokens", "1", "--lang", "en"
+    )
+    assert code == 1
+    assert "did not end within 1 tokens" in err
+    assert "adapter 100%" in err
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--margin", "-1"), ("--margin", "1"), ("--quant", "int3"), ("--format", "xml")],
+)
+def test_flags_without_sense(run, loracle, flag, value):
+    code, _, err = loracle("evaluate", run, flag, value)
+    assert (code, "[E011]" in err) == (2, True)
+    assert not (run / "evaluation").exists()
