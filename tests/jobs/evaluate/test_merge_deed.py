@@ -193,3 +193,25 @@ def test_flags_without_sense(run, loracle, flag, value):
     code, _, err = loracle("evaluate", run, flag, value)
     assert (code, "[E011]" in err) == (2, True)
     assert not (run / "evaluation").exists()
+
+
+def test_an_interrupt_while_verifying_leaves_nothing_that_looks_finished(run, monkeypatch):
+    from loracle.jobs.merge import deed
+
+    seen = []
+
+    def interrupted(folder, reference):
+        seen.append(folder.name)
+        assert (folder / "config.json").is_file()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(deed, "verify", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        merge_target(find_target(str(run)))
+    assert seen[0].startswith(".")
+    assert [one.name for one in run.iterdir() if "merg" in one.name] == []
+    monkeypatch.undo()
+    merge_target(find_target(str(run)), num_prompts=8)
+    record = json.loads((run / "merged-base16" / RECORD).read_text())
+    assert record["verified"]["prompts"] == 8
+    assert record["verified"]["fidelity"]["kl"] < 1e-3

@@ -167,6 +167,16 @@ def _make(
     progress: Progress | None,
 ) -> Merged:
     assert target.adapter is not None
+    proofs: list[Verification] = []
+
+    def prove(written: Path) -> dict[str, object]:
+        assert reference is not None
+        found = verify(written, reference)
+        if target.quant is None or way == "dequantised":  # else the base itself is another one
+            refuse_broken(folder, found)
+        proofs.append(found)
+        return {"verified": asdict(found)}
+
     result = merge(
         target.adapter,
         base,
@@ -176,13 +186,9 @@ def _make(
         tokenizer_folder=Path(target.tokenizer) if Path(target.tokenizer).is_dir() else None,
         facts={"name": target.name, "base": target.base},
         progress=progress,
+        prove=prove if reference is not None else None,
     )
-    if reference is None:
-        return Merged(result=result, verification=None)
-    verification = verify(folder, reference)
-    if target.quant is None or way == "dequantised":  # else the base itself is another one
-        refuse_broken(folder, verification)
-    return Merged(result=result, verification=verification)
+    return Merged(result=result, verification=proofs[0] if proofs else None)
 
 
 def _reference(target: Target, base: Path, data: str | None, num_prompts: int) -> Reference:

@@ -52,12 +52,14 @@ def merge(
     tokenizer_folder: Path | None = None,
     facts: Mapping[str, object] | None = None,
     progress: Progress | None = None,
+    prove: Callable[[Path], Mapping[str, object]] | None = None,
 ) -> MergeResult:
     """Write adapter plus base as a 16-bit model folder at `out`.
 
     `onto` is `base16` (the base as it is) or `dequantised` (sent through NF4 and back as in
     training; needs `nf4`). The tokenizer comes from `tokenizer_folder`, else the adapter's folder
-    where it holds one, else the base's. `facts` go into the folder's record.
+    where it holds one, else the base's. `facts` go into the folder's record, and what `prove`
+    returns of the folder that is written but not yet at `out`; where it raises, nothing stays.
 
     Memory is a few copies of the largest tensor, whatever the shards are. Nothing appears at
     `out` before everything is written and flushed.
@@ -74,7 +76,8 @@ def merge(
         total = len(base.shard_of) + len(changes.added_from_adapter) + len(changes.added_copies)
         _write_shards(job, folder, total, progress)
         stop_ids = _write_rest(job, folder, tokenizer_folder or _tokenizer_folder(adapter, base))
-        _write_record(job, folder, onto, nf4, facts or {})
+        proof = prove(folder) if prove is not None else {}
+        _write_record(job, folder, onto, nf4, {**(facts or {}), **proof})
     return MergeResult(
         folder=out,
         onto=onto,

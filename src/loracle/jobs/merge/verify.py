@@ -1,6 +1,5 @@
 """Hold a merged folder against the unmerged model, on real prompts, before anyone trusts it."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,10 +85,9 @@ def verify(folder: Path, reference: Reference) -> Verification:
 
 
 def refuse_broken(folder: Path, verification: Verification) -> None:
-    """Remove a merged folder that is another model; raises RunError E070."""
+    """Raise RunError E070 for a merged model, to lie at `folder`, that is another one."""
     if not verification.is_broken:
         return
-    shutil.rmtree(folder)
     raise RunError(
         "error.merge.verify_failed",
         code="E070",
