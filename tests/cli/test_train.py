@@ -128,6 +128,8 @@ def test_a_failure_in_the_process_is_told_where_it_was_started(folder):
         (("recipe.yaml", "--name", "../x"), 2, "E013"),
         (("--resume", "nobody"), 2, "E013"),
         (("recipe.yaml", "--then", "poweroff"), 2, "--mirror"),
+        (("recipe.yaml", "--set", "stack=trl"), 2, "stack=loracle"),
+        (("recipe.yaml", "--report-to", "tensorflow"), 2, "tensorboard"),
     ],
 )
 def test_what_is_typed_wrong_is_told_at_once(folder, arguments, code, text):

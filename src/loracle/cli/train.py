@@ -63,6 +63,7 @@ def run(
     from loracle.errors import InputError, MissingExtra
     from loracle.jobs.libraries import missing_library
     from loracle.jobs.train.launch import is_launched, start
+    from loracle.jobs.train.reporters import check_reporters
 
     output = Output("json" if as_json else "quiet" if quiet else "human")
     given = {
@@ -76,6 +77,7 @@ def run(
     wanted = _recipe(recipe, assignments) if recipe is not None else None
     if (missing := missing_library()) is not None:
         raise MissingExtra("train", missing)
+    check_reporters(reporters)
     if then is not None and not yes and mirror is None and (not wanted or not wanted.save.mirror):
         raise InputError("error.train.then_alone", code="E013", hint="hint.train.then_alone")
     made: RunFolder | None = None

@@ -222,7 +222,7 @@ def sentences(output: Output, run: "RunFolder", event: Mapping[str, Any]) -> lis
         "pad_chosen": "train.pad_chosen", "world_changed": "train.world_changed",
         "mirrored": "train.mirrored", "mirror_failed": "train.mirror_failed",
         "then": "train.then",
-        "smoke": "train.rehearsed",
+        "smoke": "train.rehearsed", "reporter_failed": "train.reporter_failed",
         "rng_lost": "train.rng_lost", "then_skipped": "train.then_skipped",
     }  # fmt: skip
     return [say(simple[kind], **event)] if kind in simple else []

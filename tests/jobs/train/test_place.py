@@ -5,7 +5,7 @@ import pytest
 from loracle.catalog.models import find_model
 from loracle.domain.estimate import Range
 from loracle.domain.recipe import Recipe
-from loracle.errors import InputError, MachineError, MissingExtra, RunError
+from loracle.errors import MachineError, RunError
 from loracle.jobs.train import place, preflight
 from loracle.jobs.train.data import Counts
 from loracle.planner.resolve import resolve
@@ -119,13 +119,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(MachineError) as raised:
         preflight.check_disk(tmp_path / "missing", setup, 3, merges=False)
     assert raised.value.code == "E054"
-
-
-def test_reporters_are_checked_before_the_first_step():
-    with pytest.raises(InputError):
-        preflight.check_reporters(("tensorflow",))
-    with pytest.raises(MissingExtra):
-        preflight.check_reporters(("swanlab",))
 
 
 def counts(**changes):

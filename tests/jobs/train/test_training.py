@@ -349,7 +349,6 @@ def test_rows_that_changed_are_refused_at_a_resume(make_run, place, tmp_path, ti
 @pytest.mark.parametrize(
     ("groups", "code"),
     [
-        ({"stack": "trl"}, "E013"),
         ({"lora": {"targets": ["query_key_value"]}}, "E014"),
         ({"lora": {"targets": ["lm_head"]}}, "E014"),
     ],
@@ -360,6 +359,21 @@ def test_what_cannot_train_is_refused_before_anything_is_loaded(make_run, groups
         train_run(run, resume=False)
     assert raised.value.code == code or raised.value.problems[0].code == code
     assert not any(run.events("model_loaded"))
+
+
+@pytest.mark.parametrize("stack", ["trl", "hf-trainer"])
+def test_other_stacks_are_for_planning(make_run, stack, tmp_path):
+    """Refused before a run folder is made, and where a folder names one all the same."""
+    with pytest.raises(InputError) as raised:
+        make_run("planned", stack=stack)
+    assert (raised.value.code, raised.value.hints) == ("E013", ("hint.train.stack",))
+    assert raised.value.values == {"stack": stack}
+    assert not (tmp_path / "runs" / "planned").exists()
+    run = make_run()
+    run.recipe.write_text(run.recipe.read_text().replace("stack: loracle", f"stack: {stack}"))
+    with pytest.raises(InputError) as raised:
+        train_run(run, resume=False)
+    assert raised.value.message == "error.train.stack"
 
 
 def test_a_tokenizer_without_an_end_is_refused(make_run, tiny, tmp_path):

@@ -37,8 +37,9 @@ def create_run(
 ) -> RunFolder:
     """A run folder with the recipe, the plan's text and the options; nothing is started.
 
-    Raises what `new_run` raises.
+    Raises what `check_recipe` and `new_run` raise.
     """
+    check_recipe(recipe)
     run = new_run(Path(recipe.save.folder), name, recipe.model, recipe.method)
     write_recipe(run, recipe)
     if plan is not None:
@@ -49,6 +50,16 @@ def create_run(
     )
     write_status(run, state="new", step=0)
     return run
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raises InputError E013 for a recipe that can be planned and not trained."""
+    if recipe.stack != "loracle":
+        raise InputError(
+            "error.train.stack", code="E013", hint="hint.train.stack", stack=recipe.stack
+        )
+    if recipe.data.train is None:
+        raise InputError("error.train.no_data", code="E013", hint="hint.train.no_data")
 
 
 def write_recipe(run: RunFolder, recipe: Recipe) -> None:
@@ -92,12 +103,14 @@ def prepare_resume(
 ) -> None:
     """Make a run ready to go on; a changed recipe is refused unless `changed_ok`.
 
-    Raises RunError: E062 the run is still going, or has finished, E067 what differs in the recipe.
+    Raises RunError: E062 the run is still going, or has finished, E067 what differs in the recipe;
+    and what `check_recipe` raises.
     """
     state = run.state()
     if state in ("starting", "running", "finished"):
         raise RunError(f"error.train.{state}", code="E062", name=run.name)
     if recipe is not None:
+        check_recipe(recipe)
         before = read_recipe(run.recipe.read_bytes(), str(run.recipe)).recipe
         changes = recipe_changes(before.model_dump(mode="json"), _as_stored(recipe))
         if changes and not changed_ok:

@@ -25,6 +25,7 @@ from loracle.jobs.train.place import promise
 from loracle.jobs.train.pulse import Pulse, Stopper
 from loracle.jobs.train.readings import card_watcher
 from loracle.jobs.train.record import write_record
+from loracle.jobs.train.reporters import start_reporters
 from loracle.jobs.train.trainer import (
     Interrupted,
     LoracleTrainer,
@@ -73,6 +74,7 @@ class Loop:
         trainer = self._trainer(model, flat, train_rows, eval_rows)
         if is_main():
             write_status(self.run, state="running", steps=self.pulse.expected.num_steps)
+            start_reporters(self.options.reporters, self.run.name)
         if checkpoint is not None:
             self._event("resumed", step=checkpoint.step)
         try:
@@ -134,6 +136,9 @@ class Loop:
                 on_rng_lost=lambda cause: self._event("rng_lost", cause=cause),
             ),
             callbacks=[self.pulse],
+            on_reporter_failed=lambda name, cause: self._event(
+                "reporter_failed", name=name, cause=cause
+            ),
         )
         self.pulse.trainer = trainer
         return trainer

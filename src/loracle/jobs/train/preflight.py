@@ -1,6 +1,5 @@
-"""Everything that can fail later fails now: precision, memory, disk, reporters, special tokens."""
+"""Everything that can fail later fails now: precision, memory, disk, what the data loses."""
 
-import importlib.util
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -8,10 +7,9 @@ from pathlib import Path
 
 from loracle.domain.estimate import Range
 from loracle.domain.setup import TrainingSetup
-from loracle.errors import InputError, MachineError, MissingExtra, RunError
+from loracle.errors import MachineError, RunError
 from loracle.estimate.storage import checkpoint_bytes, merged_bytes
 from loracle.jobs.train.data import Counts
-from loracle.jobs.train.options import REPORTERS
 from loracle.units import GB, GIB
 
 
@@ -83,17 +81,6 @@ def check_disk(folder: Path, setup: TrainingSetup, keep: int, *, merges: bool) -
             path=str(folder), needed_gb=round(needed / GB, 1), free_gb=round(free / GB, 1),
             checkpoint_gb=round(one / GB, 2), merged_gb=round(merged / GB, 1), keep=keep,
         )  # fmt: skip
-
-
-def check_reporters(names: tuple[str, ...]) -> None:
-    """Raises InputError E013 for an unknown name, MissingExtra for one that is not installed."""
-    for name in names:
-        if name not in REPORTERS:
-            raise InputError(
-                "error.train.reporter", code="E013", name=name, known=", ".join(REPORTERS)
-            )
-        if importlib.util.find_spec(name) is None:
-            raise MissingExtra(name, name)
 
 
 def check_counts(counts: Counts, seq_len: int) -> list[Finding]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loracle.domain.recipe_text import read_recipe
-from loracle.errors import InputError, LoracleError, RunError
+from loracle.errors import LoracleError, RunError
 from loracle.jobs.runs import (
     RunFolder,
     append_event,
@@ -113,14 +113,14 @@ class _Training:
     def run_it(self) -> Outcome:
         """The stages, in order; each one's facts are an event."""
         from loracle.jobs.train import preflight
+        from loracle.jobs.train.launch import check_recipe
         from loracle.jobs.train.mirror import open_url
         from loracle.jobs.train.place import local_card
+        from loracle.jobs.train.reporters import check_reporters, place_reporters
 
-        if self.recipe.stack != "loracle":
-            raise InputError("error.train.stack", code="E013", stack=self.recipe.stack)
-        if self.recipe.data.train is None:
-            raise InputError("error.train.no_data", code="E013")
-        preflight.check_reporters(self.options.reporters)
+        check_recipe(self.recipe)
+        check_reporters(self.options.reporters)
+        place_reporters(self.options.reporters, self.run.path)
         url = self.options.mirror or self.recipe.save.mirror
         if url is not None and is_main():
             open_url(url)

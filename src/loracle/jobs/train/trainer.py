@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
@@ -30,6 +31,7 @@ from loracle.jobs.train import checkpoints
 from loracle.jobs.train.collate import Collator
 from loracle.jobs.train.faults import is_disk_fault, is_out_of_memory
 from loracle.jobs.train.model import cast_adapters
+from loracle.jobs.train.reporters import guard
 from loracle.jobs.train.states import page_again, rng_states, set_rng_states
 from loracle.jobs.train.templates import IGNORED
 
@@ -71,6 +73,7 @@ class LoracleTrainer(SFTTrainer):
         flat: bool,
         rules: SaveRules,
         callbacks: list[TrainerCallback],
+        on_reporter_failed: Callable[[str, str], None],
     ) -> None:
         collator = Collator(pad_token_id, flat)
         super().__init__(
@@ -86,6 +89,10 @@ class LoracleTrainer(SFTTrainer):
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         add_fused_lm_head(base, outputs=("log_probs",))
         self.remove_callback(PrinterCallback)  # the run has its own events
+        kinds = tuple(get_reporting_integration_callbacks(self.args.report_to))
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, kinds):
+                guard(callback, on_reporter_failed)
         self.rules = rules
         self._setup = setup
         self.phase = "start"
@@ -342,6 +349,7 @@ def training_arguments(
         padding_free=False,
         remove_unused_columns=False,
         disable_tqdm=True,
+        project="loracle",  # Trackio's
         ddp_find_unused_parameters=False,
         **checkpointing,
     )
