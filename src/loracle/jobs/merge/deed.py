@@ -9,7 +9,7 @@ from loracle.catalog.datasets import Sample, read_dataset
 from loracle.errors import LoracleError, RunError
 from loracle.jobs.evaluate.targets import Target, check_base
 from loracle.jobs.merge.base import find_base, read_base
-from loracle.jobs.merge.gguf import export_gguf
+from loracle.jobs.merge.gguf import check_export, export_gguf
 from loracle.jobs.merge.merge import MergeResult, Progress, check_merge, merge, refuse_existing
 from loracle.jobs.merge.verify import (
     Reference,
@@ -112,6 +112,8 @@ def merge_target(
     }
     for folder in folders.values():
         check_merge(target.adapter, base, folder)
+        if export == "gguf":
+            check_export(folder, converter)
     if out is not None:
         refuse_existing(out)
     shortage = _shortage(base, target) if verifies or len(ways) > 1 else None
