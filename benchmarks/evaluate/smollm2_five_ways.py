@@ -49,19 +49,23 @@ def model_folder(folder: Path, gguf: Path | None) -> Path:
     return made
 
 
-def train(folder: Path, model: Path, method: str, steps: int) -> "object":
+def train(folder: Path, model: Path, steps: int) -> None:
+    """Both methods side by side: the model is small, and what is asked is not how fast."""
     from loracle.domain.recipe import Recipe
     from loracle.jobs.train.launch import create_run, failure_of, follow, start
     from loracle.jobs.train.options import Options
 
-    recipe = Recipe.model_validate(recipe_of(folder, model, method, steps))
-    run = create_run(recipe, Options(), name=method)
-    for _ in follow(run, pid=start(run)):
-        pass
-    if (failure := failure_of(run)) is not None:
-        print(run.log.read_text()[-3000:])
-        raise failure
-    return run
+    started = []
+    for method in ("qlora", "lora"):
+        recipe = Recipe.model_validate(recipe_of(folder, model, method, steps))
+        run = create_run(recipe, Options(), name=method)
+        started.append((run, start(run)))
+    for run, pid in started:
+        for _ in follow(run, pid=pid):
+            pass
+        if (failure := failure_of(run)) is not None:
+            print(run.log.read_text()[-3000:])
+            raise failure
 
 
 def main() -> None:
@@ -99,9 +103,8 @@ def five_ways(folder: Path, options: argparse.Namespace) -> None:
     make_data.NUM_TRAIN, make_data.NUM_HELD_OUT = options.train_rows, options.items
     make_data.write_data(folder)
     lap("prepare")
-    for method in ("qlora", "lora"):
-        train(folder, model, method, options.steps)
-        lap(f"train_{method}")
+    train(folder, model, options.steps)
+    lap("train")
 
     target = find_target(str(folder / "runs" / "qlora"))
     bf16 = find_target(str(folder / "runs" / "lora"))

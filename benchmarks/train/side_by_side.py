@@ -119,23 +119,27 @@ def ours(place: Place, clock: Clock) -> Trainer:
     """LoracleTrainer on the arguments, kernel and adapters that `loracle train` gives it."""
     from loracle.catalog.shapes import shape_from_config
     from loracle.domain.recipe import Recipe
-    from loracle.jobs.train.model import add_adapters, use_varlen
+    from loracle.jobs.train.isolation import settle_layout, use_layout
+    from loracle.jobs.train.model import add_adapters
     from loracle.jobs.train.trainer import LoracleTrainer, SaveRules, training_arguments
     from loracle.planner.resolve import resolve
 
     recipe = Recipe.model_validate(eight_b.recipe(place.method, place.steps))
     setup = resolve(recipe, shape_from_config(place.model.config.to_dict(), "8B"))
     place.model.set_attn_implementation("sdpa")
-    flat = use_varlen(place.model, setup, place.model.device)
+    model = add_adapters(place.model, setup)
+    layout = settle_layout(model, setup, place.model.device)
+    use_layout(model, layout)
     rows = place.rows.add_column("seq_lengths", [[eight_b.SEQ]] * len(place.ids))
     trainer = LoracleTrainer(
-        add_adapters(place.model, setup), setup,
+        model, setup,
         training_arguments(recipe, setup, folder=Path(tempfile.mkdtemp()), has_eval=False,
                            on_card=True),
-        tokenizer=place.tokenizer, pad_token_id=128004, train_rows=rows, eval_rows=None, flat=flat,
+        tokenizer=place.tokenizer, pad_token_id=128004, train_rows=rows, eval_rows=None,
+        flat=layout.flat,
         rules=SaveRules(folder=Path(tempfile.mkdtemp()), keep=1, recipe_hash="",
                         on_saved=lambda *_: None, on_rng_lost=lambda _: None),
-        callbacks=[clock],
+        callbacks=[clock], on_reporter_failed=lambda *_: None,
     )  # fmt: skip
     trainer.add_callback(Bookkeeping(trainer))
     return trainer
