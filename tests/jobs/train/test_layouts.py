@@ -49,12 +49,34 @@ def test_what_cannot_be_packed_trains_unpacked_and_says_so(model_of, make_run, l
     assert said["packed"] < 40
     facts = packed.read_facts()
     assert (facts["setup"]["packing"], facts["layout"]["packing"]) == (False, False)
+    assert facts["data"]["train"]["counts"]["sequences"] == 40
     assert len(losses(packed)) == 10
     again = make_run("again", **groups)
     stop_at(again, 3)
     assert train_run(again, resume=False).state == "stopped"
     assert train_run(again, resume=True).state == "finished"
     assert losses(again) == losses(packed)
+
+
+@pytest.mark.parametrize("architecture", ["mixtral", "qwen3_moe"])
+def test_experts_train_without_a_load_balancing_loss(model_of, make_run, losses, architecture):
+    """The loss is the answers' alone: the router is not trained, and stays as it was."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = model_of(architecture)
+    run = make_run(model=model, training={"steps": 6})
+    assert train_run(run, resume=False).state == "finished"
+    assert losses(run)[6] < losses(run)[1] < 8
+    tuned = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), run.adapter)
+    assert not any("gate" in name for name, _ in tuned.named_parameters() if "lora_" in name)
+
+
+def test_an_architecture_without_sdpa_trains_with_its_own_attention(model_of, make_run):
+    run = make_run(model=model_of("gpt_oss"))
+    assert train_run(run, resume=False).state == "finished"
+    facts = run.read_facts()
+    assert facts["setup"]["attention"] == facts["layout"]["attention"] == "eager"
 
 
 def stop_at(run, step):

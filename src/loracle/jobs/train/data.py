@@ -104,9 +104,13 @@ def longest_rows(prepared: Prepared, count: int) -> Prepared:
 
 
 def unpack(prepared: Prepared, seed: int) -> Prepared:
-    """The same set with one document a row, shuffled: packing has cut none of them."""
-    plain = prepared.dataset.map(_documents, batched=True, load_from_cache_file=False)
-    return replace(prepared, dataset=plain.shuffle(seed=seed).flatten_indices())
+    """The same set with one document a row, shuffled: packing has cut none of them.
+
+    In memory, since several processes may do it at once beside the same cache.
+    """
+    plain = prepared.dataset.map(_documents, batched=True, keep_in_memory=True)
+    rows = plain.shuffle(seed=seed, keep_in_memory=True).flatten_indices(keep_in_memory=True)
+    return replace(prepared, dataset=rows, counts=replace(prepared.counts, sequences=len(rows)))
 
 
 def file_facts(path: Path) -> dict[str, object]:

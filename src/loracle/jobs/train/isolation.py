@@ -114,20 +114,21 @@ class _Probe:
         alone = {one: self._alone(one) for one in sorted(documents)}
         if not all(logits.isfinite().all() for logits in alone.values()):
             return True
-        scale = self._effect_of_a_token(alone[0])
+        one_token = self._with_another_start(alone[0])
+        scale, usual = _distance(*one_token), _usual_distance(*one_token)
         together = self._logits(rows, layout)
         for one in sorted(documents):
             changed = self._logits(rows, layout, changed=documents - {one})
             if not _distance(together[one], changed[one]) <= self._leak * scale:
                 return False
-            if not _distance(together[one], alone[one]) <= _DIFFERENT * scale:
+            if not _usual_distance(together[one], alone[one]) <= _DIFFERENT * usual:
                 return False
         return True
 
-    def _effect_of_a_token(self, alone: torch.Tensor) -> float:
-        """How far another first token moves the rest of document 0: the measure of a leak."""
+    def _with_another_start(self, alone: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Document 0 after its first token, and so after another one: the measure of a leak."""
         tokens = [self._tokens(0, changed=True)[0], *self._tokens(0)[1:]]
-        return _distance(alone[1:], self._alone(0, tokens)[1:])
+        return alone[1:], self._alone(0, tokens)[1:]
 
     def _alone(self, document: int, tokens: list[int] | None = None) -> torch.Tensor:
         plain = Layout(self._setup.attention, flat=False, packing=False)
@@ -205,6 +206,15 @@ def _as_row(documents: list[list[int]]) -> dict[str, list[int]]:
 def _distance(left: torch.Tensor, right: torch.Tensor) -> float:
     """The mean change of a position's logits, at the position where it is largest."""
     return float((left - right).abs().mean(-1).max())
+
+
+def _usual_distance(left: torch.Tensor, right: torch.Tensor) -> float:
+    """The mean change of a position's logits, at the median position.
+
+    Rounding in another kernel can turn one position over altogether (SmolLM2 in bf16 on a CPU: 1 of
+    24, where the others move by 1 %); wrong positions or masks move them all.
+    """
+    return float((left - right).abs().mean(-1).median())
 
 
 def _config(model: Any) -> Any:

@@ -75,13 +75,16 @@ def special_tokens(tokenizer: "PreTrainedTokenizerBase", generation_eos: object)
 
 
 def load_base(source: str, setup: TrainingSetup, device: torch.device) -> "PreTrainedModel":
-    """Base weights on the device in the setup's dtype or 4 or 8 bits; kernels as the setup says."""
+    """Base weights on the device in the setup's dtype or 4 or 8 bits; kernels as the setup says.
+
+    An architecture that SDPA cannot compute (GPT-OSS with its sinks) comes with its own attention.
+    """
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(
         source,
         dtype=getattr(torch, setup.base_dtype),
-        attn_implementation=setup.attention,
+        attn_implementation=None if setup.attention == "sdpa" else setup.attention,
         device_map={"": device} if device.type == "cuda" else None,
         **_quantised(setup),
     )
@@ -94,6 +97,11 @@ def load_base(source: str, setup: TrainingSetup, device: torch.device) -> "PreTr
     if device.type == "cpu":
         _keep_trainable(model)
     return model
+
+
+def attention_of(model: "PreTrainedModel") -> str:
+    """The attention kernel that the model was loaded with."""
+    return str(model.config.get_text_config()._attn_implementation)
 
 
 def add_adapters(model: "PreTrainedModel", setup: TrainingSetup) -> Any:

@@ -139,6 +139,8 @@ class _Training:
         model = self._load_model()
         train, evaluation = self._settle_layout(model, train, evaluation)
         self._write_facts(train, evaluation)
+        if self.options.rehearsal:
+            train, evaluation = self._longest(train), self._longest(evaluation)
         return self._train(model, train, evaluation, checkpoint)
 
     def _settle(self) -> "Settled":
@@ -190,7 +192,7 @@ class _Training:
 
     def _prepare_data(self) -> tuple[Any, Any]:
         from loracle.jobs.train import preflight
-        from loracle.jobs.train.data import DataSpec, longest_rows, prepare_data
+        from loracle.jobs.train.data import DataSpec, prepare_data
 
         training, data = self.recipe.training, self.recipe.data
         prepared = []
@@ -209,8 +211,6 @@ class _Training:
             self.data_seconds += seconds
             self._event("data", part=name, seconds=seconds, **asdict(one.counts))
             self._report(preflight.check_counts(one.counts, training.seq_len))
-            if self.options.rehearsal:
-                one = longest_rows(one, 2 * self.recipe.training.effective_batch)
             prepared.append(one)
         return prepared[0], prepared[1]
 
@@ -233,13 +233,14 @@ class _Training:
     def _load_model(self) -> Any:
         import torch
 
-        from loracle.jobs.train.model import add_adapters, load_base
+        from loracle.jobs.train.model import add_adapters, attention_of, load_base
 
         began = time.monotonic()
         if self.card:
             torch.cuda.set_device(self._device())
         torch.manual_seed(self.recipe.training.seed)
         model = load_base(self.source, self.settled.setup, self._device())
+        self.settled = self.settled.with_changes(attention=attention_of(model))
         model = add_adapters(model, self.settled.setup)
         self.model_bytes = torch.cuda.memory_allocated() if self.card else None
         self._event(
@@ -309,6 +310,11 @@ class _Training:
         self.settled = self.settled.with_changes(packing=False)
         self._event("replanned", plan=promise(self.settled.candidate))
         return plain, evaluation
+
+    def _longest(self, prepared: Any) -> Any:
+        from loracle.jobs.train.data import longest_rows
+
+        return prepared and longest_rows(prepared, 2 * self.recipe.training.effective_batch)
 
     def _train(
         self,

@@ -1,7 +1,9 @@
 """TRL's SFTTrainer with three changes: a plain loss, atomic checkpoints, a clean way to stop.
 
 - The loss asks TRL's fused head for log-probabilities only; entropy and accuracy, which TRL
-  computes at every micro-step, cost kernels and three waits for the card.
+  computes at every micro-step, cost kernels and three waits for the card. A mixture of experts
+  gets no load-balancing loss: adapters leave the router alone, and the router's logits of every
+  layer would be memory that the plan does not count.
 - A checkpoint is written beside, hashed and renamed (`checkpoints.finish`). Only what a resume
   needs goes in: adapter, optimizer, scheduler, RNG, trainer state.
 - Out of memory, a stop request or a reclaimed machine in the middle of a step leave by
@@ -113,8 +115,7 @@ class LoracleTrainer(SFTTrainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         """Mean negative log-likelihood over the labelled tokens of the whole optimizer step."""
-        if self.aux_loss_enabled or return_outputs:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        assert not return_outputs  # prediction_loss_only
         labels = inputs["labels"][:, 1:]
         count = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
         if self.args.device.type == "cuda":
@@ -348,6 +349,7 @@ def training_arguments(
         packing=False,
         padding_free=False,
         remove_unused_columns=False,
+        router_aux_loss_coef=0.0,
         disable_tqdm=True,
         project="loracle",  # Trackio's
         ddp_find_unused_parameters=False,
