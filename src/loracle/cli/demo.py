@@ -1,6 +1,7 @@
 """`loracle demo`: the whole way in minutes, with a real small model and no card."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
@@ -26,14 +27,19 @@ def run(
     quiet: bool = typer.Option(False, "-q", "--quiet", help=words.text("help.quiet")),
 ) -> None:
     """Plan, train, score and report; exit 1 where the tuned model is not shown to be better."""
-    from loracle.errors import MissingExtra
+    from loracle.errors import InputError, MissingExtra
     from loracle.jobs.demo.make_data import NUM_HELD_OUT, NUM_TRAIN
-    from loracle.jobs.demo.run import run_demo
+    from loracle.jobs.demo.run import METHODS, run_demo
     from loracle.jobs.evaluate.subjects import quiet_libraries
     from loracle.jobs.libraries import missing_library
 
     if (missing := missing_library()) is not None:
         raise MissingExtra("train", missing)
+    if method not in METHODS:
+        raise InputError(
+            "error.merge.flag", code="E011", flag="--method", value=method,
+            known=", ".join(METHODS),
+        )  # fmt: skip
     output = Output("json" if as_json else "quiet" if quiet else "human")
     quiet_libraries()
     output.note(output.text("demo.title", train=NUM_TRAIN, held_out=NUM_HELD_OUT))
@@ -54,7 +60,7 @@ def run(
             )
         elif stage == "training":
             output.note(output.text("demo.training", steps=values["steps"]))
-            output.note(output.text("train.follow", name=values["run"].path))
+            output.note(output.text("train.follow", name=quote(str(values["run"].path))))
         elif stage == "merging":
             output.note(output.text("demo.merging"))
         elif values["who"] not in scored:
@@ -91,7 +97,7 @@ def _show(output: Output, report: "DemoReport") -> None:
     output.line(say("demo.better" if better else "demo.not_better", p=report.comparison.p))
     _show_same(output, report)
     output.line(say("demo.done", seconds=sum(report.seconds.values()), folder=report.folder))
-    output.note(say("demo.next", recipe=report.folder / "recipe.yaml"))
+    output.note(say("demo.next", recipe=quote(str(report.folder / "recipe.yaml"))))
 
 
 def _show_same(output: Output, report: "DemoReport") -> None:

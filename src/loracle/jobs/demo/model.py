@@ -8,7 +8,9 @@ with the weights copied over, the tokenizer with the special tokens of the origi
 
 import shutil
 import tempfile
+from contextlib import redirect_stderr
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 
 from loracle.errors import MissingExtra
@@ -58,7 +60,8 @@ def _save(source: Path, folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype=torch.bfloat16)
+    with redirect_stderr(StringIO()):  # a progress bar that no setting of transformers turns off
+        loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype=torch.bfloat16)
     plain = {k: v for k, v in loaded.config.to_dict().items() if k not in _NOT_CONFIG}
     config = AutoConfig.for_model(loaded.config.model_type, **plain)
     config.bos_token_id, config.eos_token_id, config.pad_token_id = 1, 2, 0

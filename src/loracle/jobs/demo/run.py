@@ -16,12 +16,14 @@ from loracle.jobs.runs import RunFolder, write_json, write_whole
 from loracle.jobs.statistics import Comparison
 from loracle.jobs.train.launch import create_run, failure_of, follow, start
 from loracle.jobs.train.options import Options
+from loracle.jobs.writing import writing
 
 if TYPE_CHECKING:
     from loracle.jobs.evaluate.evaluate import Evaluation
     from loracle.jobs.evaluate.judge import Equivalence
 
 STEPS, QUESTIONS = 80, 120
+METHODS = ("lora", "qlora")
 MAX_NEW_TOKENS = 28  # the longest ticket takes 25
 SCHEMA = "loracle.demo/1"
 
@@ -111,16 +113,19 @@ def run_demo(
 ) -> DemoReport:
     """Run everything in `folder`; `tell` gets message ids with values as the stages begin.
 
-    Raises MissingExtra without the demo's packages, and what a failed training raises.
+    Raises MissingExtra without the demo's packages, MachineError E053 or E054 where `folder`
+    cannot be written, and what a failed training raises.
     """
     began = time.monotonic()
     seconds: dict[str, float] = {}
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_data(folder)
     model = demo_model()
-    write_data(folder)
     recipe = demo_recipe(folder, model, method=method, steps=steps)
     plan = _plan(recipe)
-    _write_recipe(folder, recipe)
+    with writing(folder):
+        _write_recipe(folder, recipe)
     seconds["plan"] = _lap(began, seconds)
     tell("planned", {"plan": plan})
 
