@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from loracle.errors import InputError, RunError
+from loracle.errors import InputError, MachineError, RunError
 from loracle.jobs import runs
 
 
@@ -19,6 +19,13 @@ def test_a_name_is_made_of_model_method_and_day(tmp_path):
     run = runs.new_run(tmp_path, None, "Qwen/Qwen3-8B", "qlora")
     assert run.name.startswith("qwen3-8b-qlora-")
     assert run.checkpoints.is_dir()
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(MachineError) as caught:
+        runs.new_run(tmp_path / "file", "one", "m", "lora")
+    assert caught.value.code == "E054"
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", ".hidden", "a b", "x" * 101])

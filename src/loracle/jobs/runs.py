@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from loracle.errors import InputError, RunError
+from loracle.jobs.writing import writing
 
 SCHEMA = "loracle.run/1"
 ENDED = ("finished", "stopped", "failed")
@@ -135,22 +136,24 @@ class RunFolder:
 def new_run(parent: Path, name: str | None, model: str, method: str) -> RunFolder:
     """Make an empty run folder; without a name, one from model, method and day.
 
-    Raises InputError E013 for a bad name, RunError E062 where that run exists already.
+    Raises InputError E013 for a bad name, RunError E062 where that run exists already,
+    MachineError E053 or E054 where `parent` cannot be written.
     """
     if name is not None and not _NAME.fullmatch(name):
         raise InputError("error.train.run_name", code="E013", name=name)
     run = RunFolder(parent / (name or _fresh_name(parent, model, method)))
-    try:
-        run.path.mkdir(parents=True)
-    except FileExistsError as error:
-        raise RunError(
-            "error.train.run_exists",
-            code="E062",
-            hints=("hint.train.resume", "hint.train.other_name"),
-            name=run.name,
-            path=str(run.path),
-        ) from error
-    run.checkpoints.mkdir()
+    with writing(run.path):
+        try:
+            run.path.mkdir(parents=True)
+        except FileExistsError as error:
+            raise RunError(
+                "error.train.run_exists",
+                code="E062",
+                hints=("hint.train.resume", "hint.train.other_name"),
+                name=run.name,
+                path=str(run.path),
+            ) from error
+        run.checkpoints.mkdir()
     return run
 
 
