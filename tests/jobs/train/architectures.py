@@ -34,6 +34,12 @@ OWN = {
     "deepseek_v3": EXPERTS | LATENT | {
         "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
     },
+    "deepseek_v2": EXPERTS | LATENT | {
+        "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+        "head_dim": 8,
+    },
+    "gptj": {"rotary_dim": 8},
+    "helium": {"head_dim": 8},
     "minicpm3": LATENT,
     "mamba": {"state_size": 8},
     "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1, "expand": 2,

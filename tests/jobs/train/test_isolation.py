@@ -26,8 +26,8 @@ FOUND = {
     for found, names in {
         BOTH: "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_bigcode "
               "gpt_neox starcoder2 olmo olmo2 olmo3 granite cohere cohere2 glm glm4 smollm3 "
-              "exaone4 seed_oss arcee ernie4_5 apertus persimmon minicpm3 deepseek_v3 mixtral "
-              "qwen2_moe qwen3_moe phimoe olmoe granitemoe",
+              "exaone4 seed_oss arcee ernie4_5 apertus persimmon minicpm3 deepseek_v2 "
+              "deepseek_v3 mixtral helium gptj qwen2_moe qwen3_moe phimoe olmoe granitemoe",
         ONLY_ROWS: "stablelm nemotron",
         ONLY_FLAT: "opt biogpt",
         NEITHER: "falcon bloom mpt xglm mamba mamba2 jamba falcon_h1 qwen3_next qwen3_5_text lfm2",

@@ -19,6 +19,14 @@ architectures = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(architectures)
 
 
+WITH_A_LAW = (
+    "mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe qwen3_5_text gemma gemma2 gemma3_text phi "
+    "phi3 falcon gpt_neox opt bloom gpt2 gpt_bigcode gptj starcoder2 stablelm olmo olmo2 olmo3 "
+    "olmoe granite granitemoe glm glm4 cohere cohere2 smollm3 seed_oss arcee ernie4_5 exaone4 "
+    "helium gpt_oss deepseek_v2 deepseek_v3 minicpm3 mpt"
+)
+
+
 @pytest.fixture
 def model_of(place, tmp_path):
     """A folder with a tiny model of an architecture and the tests' tokenizer."""
@@ -128,3 +136,15 @@ def test_the_probe_changes_no_loss(make_run, losses, monkeypatch):
     blind = make_run("blind", lora=lora)
     train_run(blind, resume=False)
     assert losses(probed) == losses(blind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+@pytest.mark.parametrize("architecture", WITH_A_LAW.split())
+def test_every_architecture_with_a_memory_law_trains(model_of, make_run, architecture, method):
+    run = make_run(
+        model=model_of(architecture), method=method, training={"steps": 2},
+        lora={"targets": "all-linear", "allow_partial": True},
+    )  # fmt: skip
+    assert train_run(run, resume=False).state == "finished"
+    assert all(event["grad_norm"] > 0 for event in run.events("step"))

@@ -21,6 +21,8 @@ VARIANTS = {
     "rslora-int8": {"method": "qlora", "quant": {"type": "int8"}, "lora": {"use_rslora": True}},
 }
 
+SLOW = ("nf4", "rslora-int8", "upcast")  # each is a mixture of two others
+
 
 def stop_at(run, step):
     def watch():
@@ -45,7 +47,10 @@ def load(run, place):
     return setup, PeftModel.from_pretrained(base, run.adapter).eval()
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VARIANTS],
+)
 def test_a_variant_trains_resumes_and_loads(name, make_run, losses, place):
     groups = VARIANTS[name]
     evaluation = {"data": {"eval": str(place / "eval.jsonl")}, "evaluation": {"every_steps": 2}}
