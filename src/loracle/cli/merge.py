@@ -18,7 +18,7 @@ def run(
     target: str = typer.Argument(..., metavar="RUN", help=words.text(f"help.{_help}.run")),
     base: str = typer.Option(None, "--base", help=words.text(f"help.{_help}.base")),
     out: Path = typer.Option(None, "--out", "-o", help=words.text(f"help.{_help}.out")),  # noqa: B008
-    onto: str = typer.Option("base16", "--onto", help=words.text(f"help.{_help}.onto")),
+    onto: str = typer.Option("auto", "--onto", help=words.text(f"help.{_help}.onto")),
     quant: str = typer.Option(None, "--quant", help=words.text(f"help.{_help}.quant")),
     no_verify: bool = typer.Option(
         False, "--no-verify", help=words.text(f"help.{_help}.no_verify")
@@ -44,7 +44,7 @@ def run(
 
     output = Output("json" if as_json else "quiet" if quiet else "human")
     for name, value, known in (
-        ("--onto", onto, ("base16", "dequantised", "measure")),
+        ("--onto", onto, ("auto", "base16", "dequantised", "measure")),
         ("--quant", quant, (None, "nf4", "nf4-double")),
         ("--export", export, (None, "gguf")),
     ):

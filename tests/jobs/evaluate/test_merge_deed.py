@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,6 +59,26 @@ def test_both_ways_are_measured_and_the_better_is_kept(base, adapter, held_out, 
     assert report.kept.result.onto == min(losses, key=losses.get)
     faithful = next(one for one in report.measured if one.result.onto == "dequantised")
     assert faithful.verification.fidelity.top1 > 0.95  # it is what was trained, rounded once
+
+
+def test_an_adapter_goes_onto_what_it_was_trained_on(run, base, adapter, held_out, tmp_path):
+    """What the recorded SmolLM2 runs showed: on the 16-bit base a QLoRA adapter loses answers."""
+    pytest.importorskip("bitsandbytes")
+    folder = make_run(
+        tmp_path / "runs" / "q", base, adapter, data=held_out, quant=NF4, method="qlora"
+    )
+    made = [merge_target(find_target(str(one)), verifies=False) for one in (folder, run)]
+    assert [one.kept.result.onto for one in made] == ["dequantised", "base16"]
+
+
+def test_the_recorded_five_ways_show_it():
+    path = Path(__file__).parents[3] / "benchmarks/evaluate/results/h200_five_ways.json"
+    found = json.loads(path.read_text())
+    right = {name: round(one["exact"] * 500) for name, one in found["subjects"].items()}
+    assert (right["base"], right["adapter"], right["lora"]) == (0, 500, 500)
+    assert (right["merged-base16"], right["merged-dequantised"]) == (469, 500)
+    assert found["equivalence"]["merged-dequantised"]["verdict"] == "equivalent"
+    assert found["equivalence"]["merged-base16"]["verdict"] != "equivalent"
 
 
 def test_another_base_is_refused(run, base, tmp_path):

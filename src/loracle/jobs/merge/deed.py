@@ -78,7 +78,7 @@ class MergeReport:
 def merge_target(
     target: Target,
     *,
-    onto: str = "base16",
+    onto: str = "auto",
     out: Path | None = None,
     data: str | None = None,
     num_prompts: int = PROMPTS,
@@ -88,7 +88,10 @@ def merge_target(
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda onto: None,
 ) -> MergeReport:
-    """Merge a run's or a bare adapter; `onto` is base16, dequantised, or measure (both).
+    """Merge a run's or a bare adapter; `onto` is auto, base16, dequantised, or measure (both).
+
+    `auto` is the base that the adapter was trained on: the dequantised one for QLoRA on NF4, where
+    the 16-bit original has lost answers (benchmarks/evaluate/README.md), else the 16-bit one.
 
     Verification loads the model twice, one after the other; where memory is short it is left out
     and the report says so. `measure` keeps the merged model whose loss on the prompts is lower.
@@ -98,11 +101,17 @@ def merge_target(
     """
     if target.adapter is None:
         raise RunError("error.merge.full", code="E065")
-    if onto != "base16" and target.nf4 is None and (target.run is not None or target.quant):
+    if (
+        onto not in ("auto", "base16")
+        and target.nf4 is None
+        and (target.run is not None or target.quant)
+    ):
         raise RunError(
             "error.merge.not_4_bit", code="E065", hint="hint.merge.plain", name=target.name,
             held=target.quant or target.dtype,
         )  # fmt: skip
+    if onto == "auto":
+        onto = "base16" if target.nf4 is None else "dequantised"
     base = find_base(target.base)
     check_base(target, base)
     ways = ("base16", "dequantised") if onto == "measure" else (onto,)
