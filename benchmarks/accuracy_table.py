@@ -14,6 +14,8 @@ import statistics
 import sys
 from pathlib import Path
 
+from loracle.planner.validation import STEADY
+
 ROOT = Path(__file__).resolve().parent.parent
 LAB = ROOT / "benchmarks" / "lab"
 QUANTITIES = {
@@ -75,6 +77,9 @@ def _lab() -> list[tuple]:
         measured = [row for row in _lines(rows) if row["id"] in written and row["fits"] is not None]
         pairs = [(written[row["id"]], row) for row in measured]
         groups.append((("first", {"batch": batch}), "dryrun", _score_written(pairs)))
+        if all("formula" in one for one in written.values()):  # written down from list d on
+            formula = [({"fits": None} | one["formula"], row) for one, row in pairs]
+            groups.append((("first", {"batch": batch}), "formula", _score_written(formula)))
         runs = tuple(run for run in read_runs(str(rows)) if run.id in written)
         groups += [(("since", {}), engine, _today(runs, engine)) for engine in ENGINES]
     return groups
@@ -89,12 +94,21 @@ def _score_written(pairs: list[tuple[dict, dict]]) -> dict:
         ]
         for name, key in QUANTITIES.items()
     }
-    right = sum(predicted["fits"] == row["fits"] for predicted, row in pairs)
+    judged = [(one["fits"], row["fits"]) for one, row in pairs if one["fits"] is not None]
+    right = sum(said == was for said, was in judged)
+    speeds = [
+        abs(predicted["tokens_per_s"] / row["measured"]["tokens_per_s"] - 1) * 100
+        for predicted, row in pairs
+        if predicted.get("tokens_per_s") and row["measured"].get("tokens_per_s")
+        and row["measured"]["step_spread"] < STEADY
+    ]  # fmt: skip
     return {
         "n": len(pairs),
         **{name: (statistics.mean(one), max(one)) for name, one in errors.items()},
-        "fit": f"{right} / {len(pairs)}",
-        "speed": "-",
+        "fit": f"{right} / {len(judged)}" if judged else "-",
+        "speed": f"{statistics.median(speeds):.1f} %, {max(speeds):.1f} % ({len(speeds)})"
+        if speeds
+        else "-",
     }
 
 
