@@ -5,20 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loracle.jobs.statistics import (
-    Comparison,
+from loracle.jobs.intervals import bootstrap_interval, difference_interval, shared_interval
+from loracle.jobs.sameness import (
     agreement_interval,
-    bootstrap_interval,
-    compare_right_wrong,
-    compare_scores,
-    difference_interval,
     equivalence,
     equivalence_interval,
     fewest_for_sameness,
+)
+from loracle.jobs.statistics import (
+    Comparison,
+    compare_right_wrong,
+    compare_scores,
     holm,
     mcnemar_p,
     mcnemar_power,
-    shared_interval,
     sign_flip_p,
     smallest_detectable_right_wrong,
     smallest_detectable_score,

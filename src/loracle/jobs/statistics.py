@@ -6,24 +6,32 @@ sign-flip test, several metrics by Holm's step-down. Below a few hundred items t
 approximation is not used at all.
 
 Sources: McNemar 1947; Holm 1979; Efron and Tibshirani 1993; Bonett and Price 2012; Miller 2024,
-"Adding error bars to evals" (arXiv 2411.00640); Schuirmann 1987 for equivalence.
+"Adding error bars to evals" (arXiv 2411.00640).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from loracle.jobs.intervals import (
+    ALPHA,
+    RESAMPLES,
+    bootstrap_interval,
+    difference_interval,
+    residuals,
+    shared_interval,
+    student_interval,
+    wider,
+)
+
 if TYPE_CHECKING:
     import numpy
 
-ALPHA = 0.05
 POWER = 0.8
-RESAMPLES = 10_000
 COARSE = 0.1  # a set that cannot show 10 points says little when it shows none
 FEW_ITEMS = 30  # below this a bootstrap's interval is too narrow
 FEWEST_DISCORDANT = 6  # 2 x 0.5^5 = 0.0625: five one-sided pairs cannot reach 0.05
 VERDICTS = ("better", "worse", "no_evidence", "too_few")
-EQUIVALENCE = ("equivalent", "different", "unclear")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +146,7 @@ def compare_scores(
     differences = np.asarray(b, float) - np.asarray(a, float)
     sums, weights = _by_cluster(differences, parts, clusters)
     alpha = ALPHA / judged_together
-    smallest = smallest_detectable_score(_residuals(sums, weights), alpha=alpha)
+    smallest = smallest_detectable_score(residuals(sums, weights), alpha=alpha)
     if sizes is None:
         without_spread = smallest_detectable_right_wrong(len(sums), 0.0, alpha=alpha)
         smallest = min(smallest or without_spread, 1.0)
@@ -168,44 +176,6 @@ def with_holm(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
         )
         for (name, one), p in zip(comparisons.items(), adjusted, strict=True)
     }
-
-
-def difference_interval(
-    only_a: int, only_b: int, num_items: int, *, level: float = 1 - ALPHA
-) -> tuple[float, float]:
-    """Interval of the difference of two paired shares, (only_b - only_a) / n.
-
-    Bonett and Price 2012: Wald's with one item added to each discordant cell. It holds its level
-    for small sets and keeps a width where nothing differed.
-    """
-    from scipy.stats import norm
-
-    count = num_items + 2
-    a, b = (only_a + 1) / count, (only_b + 1) / count
-    width = float(norm.ppf((1 + level) / 2)) * ((a + b - (b - a) ** 2) / count) ** 0.5
-    return max(-1.0, b - a - width), min(1.0, b - a + width)
-
-
-def bootstrap_interval(
-    sums: "numpy.ndarray",
-    sizes: "numpy.ndarray",
-    *,
-    seed: int,
-    resamples: int = RESAMPLES,
-    level: float = 1 - ALPHA,
-) -> tuple[float, float]:
-    """Percentile interval of the mean difference, clusters drawn whole, from a seeded generator."""
-    import numpy as np
-
-    generator = np.random.default_rng(seed)
-    count = len(sums)
-    means = np.empty(resamples)
-    step = max(1, 4_000_000 // count)
-    for start in range(0, resamples, step):
-        drawn = generator.integers(0, count, (min(step, resamples - start), count))
-        means[start : start + step] = sums[drawn].sum(1) / sizes[drawn].sum(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def sign_flip_p(sums: "numpy.ndarray", *, seed: int, resamples: int = RESAMPLES) -> float:
@@ -286,102 +256,6 @@ def smallest_detectable_score(
     return float((t.ppf(1 - alpha / 2, count - 1) + t.ppf(power, count - 1)) * error)
 
 
-def equivalence(low: float, high: float, margin: float) -> str:
-    """equivalent where the interval lies inside +-margin, different where it lies outside.
-
-    With a 90 % interval this is two one-sided tests at 5 %; with 95 % it is stricter.
-    """
-    if -margin < low and high < margin:
-        return "equivalent"
-    return "different" if low >= margin or high <= -margin else "unclear"
-
-
-def equivalence_interval(
-    a: Sequence[float],
-    b: Sequence[float],
-    *,
-    sizes: Sequence[float] | None = None,
-    seed: int = 0,
-    level: float = 0.9,
-) -> tuple[float, float]:
-    """The 90 % interval of the mean difference that two one-sided tests at 5 % look at.
-
-    Scores from 0 to 1: `shared_interval`. With `sizes` the scores are sums over so many parts and
-    have no bounds; then it is the wider of the bootstrap's and Student's at each end, and without
-    bounds below 6 items, which could look alike by chance.
-    """
-    import numpy as np
-
-    differences = np.asarray(b, float) - np.asarray(a, float)
-    if sizes is None:
-        return shared_interval(differences, level=level)
-    if len(differences) < FEWEST_DISCORDANT:
-        return -float("inf"), float("inf")
-    parts = np.asarray(sizes, float)
-    return _wider(
-        bootstrap_interval(differences, parts, seed=seed, level=level),
-        student_interval(differences, parts, level=level),
-    )
-
-
-def student_interval(
-    sums: "numpy.ndarray", sizes: "numpy.ndarray", *, level: float = 1 - ALPHA
-) -> tuple[float, float]:
-    """Student's interval of the ratio sum / size; without bounds for a single item."""
-    import numpy as np
-    from scipy.stats import t
-
-    count = len(sums)
-    if count < 2:
-        return -float("inf"), float("inf")
-    error = float(np.std(_residuals(sums, sizes), ddof=1)) / count**0.5
-    width = float(t.ppf((1 + level) / 2, count - 1)) * error
-    mean = float(sums.sum() / sizes.sum())
-    return mean - width, mean + width
-
-
-def shared_interval(
-    differences: "numpy.ndarray", *, level: float = 0.9, more_items: float = 1.5
-) -> tuple[float, float]:
-    """Interval of the mean difference of scores from 0 to 1, safe for a claim of sameness.
-
-    Bonett and Price's for right and wrong, and the same for graded scores: one item of each
-    largest difference is added, because what was not seen may still be there. It is widened by
-    1.5 items (`more_items`). By enumeration over n from 30 to 1500, margins from 1 to 10 points
-    and up to 50 % discordant pairs, a true difference at the margin then passes at most 4.7 % of
-    the time, where the plain interval lets up to 9.4 % pass.
-    """
-    import numpy as np
-    from scipy.stats import norm
-
-    count = len(differences)
-    extended = np.append(differences, (1.0, -1.0))
-    width = float(norm.ppf((1 + level) / 2)) * float(np.std(extended)) / (count + 2) ** 0.5
-    width += more_items / count
-    mean = float(extended.mean())
-    return max(-1.0, mean - width), min(1.0, mean + width)
-
-
-def fewest_for_sameness(margin: float, *, most: int = 1_000_000) -> int:
-    """Items that it takes to claim sameness within a margin when none of them differs."""
-    import numpy as np
-
-    low, high = 1, most
-    while low < high:
-        middle = (low + high) // 2
-        inside = shared_interval(np.zeros(middle))[1] < margin
-        low, high = (low, middle) if inside else (middle + 1, high)
-    return low
-
-
-def agreement_interval(agreeing: int, num_items: int, *, level: float = 0.9) -> tuple[float, float]:
-    """Clopper-Pearson interval of a share of items that agree."""
-    from scipy.stats import binomtest
-
-    interval = binomtest(agreeing, num_items).proportion_ci(confidence_level=level, method="exact")
-    return float(interval.low), float(interval.high)
-
-
 def _interval(
     sums: "numpy.ndarray",
     sizes: "numpy.ndarray",
@@ -395,12 +269,8 @@ def _interval(
     if len(sums) >= FEW_ITEMS:
         return drawn
     if is_bounded:
-        return _wider(drawn, shared_interval(sums, level=1 - ALPHA, more_items=0.0))
-    return _wider(drawn, student_interval(sums, sizes))
-
-
-def _wider(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return min(one[0], other[0]), max(one[1], other[1])
+        return wider(drawn, shared_interval(sums, level=1 - ALPHA, more_items=0.0))
+    return wider(drawn, student_interval(sums, sizes))
 
 
 def _comparison(
@@ -456,12 +326,6 @@ def _by_cluster(
         np.bincount(index, weights=differences, minlength=len(names)),
         np.bincount(index, weights=parts, minlength=len(names)),
     )
-
-
-def _residuals(sums: "numpy.ndarray", sizes: "numpy.ndarray") -> "numpy.ndarray":
-    """Values whose standard error of the mean is that of the ratio sum / size."""
-    ratio = sums.sum() / sizes.sum()
-    return (sums - ratio * sizes) / sizes.mean()
 
 
 def _smallest(power_at: Callable[[float], float], low: float, high: float, power: float) -> float:

@@ -7,16 +7,13 @@ from loracle.domain.plan import Hint
 from loracle.jobs.evaluate.answers import Answer, Item
 from loracle.jobs.evaluate.fidelity import Fidelity
 from loracle.jobs.evaluate.metrics import is_right_wrong, score
-from loracle.jobs.statistics import (
-    Comparison,
+from loracle.jobs.sameness import (
     agreement_interval,
-    compare_right_wrong,
-    compare_scores,
     equivalence,
     equivalence_interval,
     fewest_for_sameness,
-    with_holm,
 )
+from loracle.jobs.statistics import Comparison, compare_right_wrong, compare_scores, with_holm
 
 LOSS_COARSE = 0.05  # nats a token
 
