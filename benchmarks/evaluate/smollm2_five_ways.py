@@ -52,7 +52,8 @@ def model_folder(folder: Path, gguf: Path | None) -> Path:
 def train(folder: Path, model: Path, steps: int) -> None:
     """Both methods side by side: the model is small, and what is asked is not how fast."""
     from loracle.domain.recipe import Recipe
-    from loracle.jobs.train.launch import create_run, failure_of, follow, start
+    from loracle.jobs.train.failure import failure_of
+    from loracle.jobs.train.launch import create_run, follow, start
     from loracle.jobs.train.options import Options
 
     started = []

@@ -19,7 +19,8 @@ _KEYS = (
 
 def follow_run(output: Output, run: "RunFolder", *, pid: int | None = None, after: int = 0) -> int:
     """Show a run until it ends or Ctrl-C; returns the exit code that its end deserves."""
-    from loracle.jobs.train.launch import failure_of, follow
+    from loracle.jobs.train.failure import failure_of
+    from loracle.jobs.train.launch import follow
 
     view = _Bar(output, run) if sys.stdout.isatty() and output.mode == "human" else None
     lines = view or _Lines(output, run)

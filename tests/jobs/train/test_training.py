@@ -270,6 +270,19 @@ def test_out_of_memory_without_adapt_names_the_knobs_and_keeps_the_step(make_run
     assert checkpoints.newest_whole(run.checkpoints)[0].step == 3
 
 
+def test_a_model_that_does_not_fit_at_all_is_told_as_out_of_memory(make_run, monkeypatch):
+    from loracle.jobs.train import model
+
+    def full(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(model, "add_adapters", full)
+    with pytest.raises(MachineError) as raised:
+        train_run(make_run(), resume=False)
+    assert (raised.value.code, raised.value.values["phase"]) == ("E055", "start")
+    assert "hint.train.oom_card" in raised.value.hints
+
+
 def test_a_full_disk_stops_cleanly_and_the_last_checkpoint_is_whole(make_run):
     """The limit on file sizes makes real writes fail in the middle, as a full volume does."""
     run = make_run(training={"steps": 2})

@@ -14,7 +14,8 @@ from loracle.jobs.demo.make_data import write_data
 from loracle.jobs.demo.model import demo_model
 from loracle.jobs.runs import RunFolder, write_json, write_whole
 from loracle.jobs.statistics import Comparison
-from loracle.jobs.train.launch import create_run, failure_of, follow, start
+from loracle.jobs.train.failure import failure_of
+from loracle.jobs.train.launch import create_run, follow, start
 from loracle.jobs.train.options import Options
 from loracle.jobs.writing import writing
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loracle.domain.recipe import Recipe
 from loracle.domain.recipe_text import read_recipe
-from loracle.errors import InputError, LoracleError, Problem, RunError
+from loracle.errors import InputError, RunError
 from loracle.jobs.runs import (
     ENDED,
     SCHEMA,
@@ -172,28 +172,6 @@ def follow(
             time.sleep(POLL_SECONDS)
 
 
-def failure_of(run: RunFolder) -> LoracleError | None:
-    """The error that ended a run, as it was raised there; None where it did not fail."""
-    status = run.status()
-    if run.state() == "lost":
-        return RunError(
-            "error.train.lost", code="E061", hints=("hint.train.resume", "hint.train.log"),
-            name=run.name, path=str(run.path), log=str(run.log),
-        )  # fmt: skip
-    if status["state"] != "failed":
-        return None
-    last = next((one for one in reversed(list(run.events("failed")))), None)
-    if last is None:
-        return None
-    problems = last.get("problems") or ()
-    if not problems:
-        return _error_of(RunError, last)
-    found = _error_of(InputError, last)
-    assert isinstance(found, InputError)
-    found.problems = tuple(_error_of(Problem, one) for one in problems)  # type: ignore[union-attr]
-    return found
-
-
 def shared_run(run: RunFolder | None) -> RunFolder:
     """Under a distributed launcher: the first process's run folder, told to all."""
     return RunFolder(Path(from_main(lambda: str(run.path) if run is not None else "")))
@@ -241,13 +219,3 @@ def _is_over(pid: int) -> bool:
     except ChildProcessError:
         return True
     return done == pid
-
-
-def _error_of(kind: type[LoracleError], document: dict[str, object]) -> LoracleError:
-    error = kind(
-        str(document["message"]),
-        code=str(document["code"]),
-        hints=tuple(document.get("hints") or ()),  # type: ignore[arg-type]
-    )
-    error.values = dict(document.get("values") or {})  # type: ignore[call-overload]
-    return error

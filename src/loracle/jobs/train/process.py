@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loracle.domain.recipe_text import read_recipe
-from loracle.errors import LoracleError, RunError
+from loracle.errors import LoracleError, MachineError, RunError
 from loracle.jobs.runs import (
     RunFolder,
     append_event,
@@ -24,6 +24,7 @@ from loracle.jobs.runs import (
     write_status,
 )
 from loracle.jobs.train import checkpoints, facts
+from loracle.jobs.train.failure import report_failure
 from loracle.jobs.train.options import Options
 from loracle.jobs.train.outcome import Outcome
 from loracle.jobs.train.world import from_main, is_main, local_rank, world_size
@@ -73,30 +74,17 @@ def train_run(run: RunFolder, *, resume: bool) -> Outcome:
         raise
     except Exception as error:
         traceback.print_exc()
+        from loracle.jobs.train import faults, relief
+
+        if faults.is_out_of_memory(error):  # outside of the steps, which have their own answer
+            raise MachineError(
+                "error.train.oom", code="E055", hints=relief.ADVICE, run=run.name,
+                step=run.status().get("step", 0), phase="start",
+            ) from error  # fmt: skip
         raise RunError(
             "error.train.unexpected", code="E069", hint="hint.train.log", log=str(run.log),
             cause=f"{type(error).__name__}: {error}".splitlines()[0],
         ) from error  # fmt: skip
-
-
-def report_failure(run: RunFolder, error: LoracleError) -> None:
-    """The failure as an event and as the run's last status."""
-    if not is_main():
-        return
-    document = error_document(error)
-    problems = getattr(error, "problems", ())
-    append_event(run, "failed", **document, problems=[error_document(one) for one in problems])
-    write_status(run, state="failed", reason=error.message, error=document)
-
-
-def error_document(error: LoracleError) -> dict[str, object]:
-    """An error as plain data: code, message id, hints, values."""
-    return {
-        "code": error.code,
-        "message": error.message,
-        "hints": list(error.hints),
-        "values": dict(error.values),
-    }
 
 
 class _Training:

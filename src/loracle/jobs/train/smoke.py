@@ -14,7 +14,8 @@ from dataclasses import replace
 from loracle.domain.recipe import Recipe
 from loracle.errors import RunError
 from loracle.jobs.runs import SCHEMA, RunFolder, append_event, write_json, write_status
-from loracle.jobs.train.launch import failure_of, write_recipe
+from loracle.jobs.train.failure import failure_of
+from loracle.jobs.train.launch import write_recipe
 from loracle.jobs.train.options import Options
 
 
