@@ -15,6 +15,7 @@ import torch
 
 from loracle.dryrun import ops
 from loracle.dryrun.recorder import Recorder
+from loracle.errors import EngineError
 
 VARLEN = "loracle_dryrun_varlen"  # the name under which transformers finds our packed attention
 
@@ -175,7 +176,11 @@ def register_varlen(recorder: Recorder) -> str:
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         attention_mask: Any, cu_seq_lens_q: Any = None, max_length_q: Any = None, **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:  # fmt: skip
+        if max_length_q is None:
+            raise EngineError("dryrun.no_bounds", layer=type(module).__name__)
         q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
+        if q.shape[-1] != v.shape[-1]:
+            raise EngineError("dryrun.head_widths", query=q.shape[-1], value=v.shape[-1])
         out = VarlenAttention.apply(
             q, k, v, cu_seq_lens_q, int(max_length_q), recorder, recorder.op_phase()
         )

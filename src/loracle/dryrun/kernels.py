@@ -203,6 +203,30 @@ def masked_scatter(
     return out
 
 
+def grouped_mm(
+    recorder: Recorder, func: Any, a: torch.Tensor, b: torch.Tensor, offs: Any = None,
+    bias: Any = None, out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Rows of `a` times the expert that they belong to, in any float dtype.
+
+    The meta kernel takes bf16 only. CUDA's multiplies group by group where the dtype is another
+    one, straight into the rows of the result (cuda/GroupedBlas.cpp); rows are padded to 16 bytes.
+    """
+    if a.dtype is torch.bfloat16 and b.dtype is torch.bfloat16:
+        return func(a, b, offs, bias, out_dtype)  # type: ignore[no-any-return]
+    if a.dtype != b.dtype:
+        raise EngineError("dryrun.cannot_run", op="_grouped_mm", reason=f"{a.dtype}, {b.dtype}")
+    shape = (*a.shape[:-1], b.shape[-1])
+    if a.dim() == b.dim() == 2:
+        shape = (offs.numel(), *shape)
+    elif a.dim() == 3 and b.dim() == 2:
+        shape = shape[1:]
+    aligned = 16 // a.element_size()
+    padded = (*shape[:-1], _div_up(shape[-1], aligned) * aligned)
+    out = torch.empty(padded, dtype=out_dtype or a.dtype, device=a.device)
+    return out[..., : shape[-1]]
+
+
 def bincount(
     recorder: Recorder, func: Any, x: torch.Tensor, weights: Any = None, minlength: int = 0
 ) -> torch.Tensor:
@@ -221,6 +245,7 @@ def table() -> dict[Any, Any]:
         aten.index.Tensor: index,
         aten.masked_scatter.default: masked_scatter,
         aten.bincount.default: bincount,
+        aten._grouped_mm.default: grouped_mm,
         aten._safe_softmax.default: safe_softmax,
         aten.sum.default: reduce,
         aten.sum.dim_IntList: reduce,

@@ -12,6 +12,8 @@ from loracle.errors import EngineError
 
 HOPPER = (9, 0)
 STEPS = 3  # optimizer steps in the log: the allocator has seen its peak by the second
+# what models' own code and torch's meta kernels raise where they cannot go on
+MODEL_ERRORS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError)
 LIBRARIES = ("torch", "transformers", "peft", "trl", "accelerate", "bitsandbytes")
 
 
@@ -69,6 +71,13 @@ def _trace(
         small = layers.shrink(text, plan) if plan.period else text
         try:
             done = runner.run(setup, small, capability, progress)
+        except MODEL_ERRORS as error:
+            reason = f"{type(error).__name__}: {error}"[:200]
+            raise EngineError(
+                "dryrun.cannot_run", hint="hint.dryrun.formula", reason=reason,
+                op=str(text.model_type),
+            ) from error  # fmt: skip
+        try:
             return _assemble(setup, done, plan)
         except layers.NotPeriodic:
             if not plan.period:

@@ -120,7 +120,7 @@ def _checkpointing(setup: TrainingSetup, rates: Rates) -> float:
     """CPU time of saving and restoring random states around recomputed layers."""
     if not setup.gradient_checkpointing:
         return 0.0
-    layers = setup.model.num_layers // max(1, setup.checkpoint_every)
+    layers = -(-setup.model.num_layers // setup.checkpoint_every)  # layer 0, n, 2n, ...
     return rates.checkpoint_s * layers * setup.grad_accum
 
 

@@ -51,7 +51,7 @@ def setup_of(**changes):
         "attention": "sdpa", "base_dtype": "float32", "autocast": None, "quant": None,
         "kbit_upcast": False,
         "micro_batch": 2, "eval_micro_batch": None, "packing": True,
-        "model": SimpleNamespace(attention_softcap=None),
+        "model": SimpleNamespace(attention_softcap=None, num_experts=0),
     }  # fmt: skip
     return SimpleNamespace(**plain | changes)
 
