@@ -132,13 +132,13 @@ def _today(runs: tuple, engine: str) -> dict:
 
 
 def _formula():
-    from loracle.planner.validation import formula_engine
+    from loracle.planner.engines import formula_engine
 
     return formula_engine
 
 
 def _dry_run():
-    from loracle.planner.validation import dry_run_engine
+    from loracle.planner.engines import dry_run_engine
 
     return dry_run_engine
 

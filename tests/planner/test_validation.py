@@ -8,7 +8,8 @@ from loracle.catalog.gpus import find_gpu
 from loracle.catalog.measured import setup_of, shipped_runs
 from loracle.domain.estimate import MemoryEstimate, Range, SpeedEstimate
 from loracle.errors import UnsupportedModel
-from loracle.planner.validation import Answer, compare, document, formula_engine, summary
+from loracle.planner.engines import Answer, formula_engine
+from loracle.planner.validation import compare, document, summary
 
 RUN = next(run for run in shipped_runs() if run.id == "h200a-01")
 GIB = 1 << 30

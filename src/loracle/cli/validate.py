@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from loracle.domain.gpu import Gpu
-    from loracle.planner.validation import Comparison, Engine
+    from loracle.planner.engines import Engine
+    from loracle.planner.validation import Comparison
 
 ENGINES = ("formula", "dryrun")
 
@@ -42,7 +43,7 @@ def run(
 
 
 def _engine(name: str) -> "Engine":
-    from loracle.planner.validation import dry_run_engine, formula_engine
+    from loracle.planner.engines import dry_run_engine, formula_engine
 
     if name not in ENGINES:
         raise InputError("error.validate.engine", hint="hint.validate.engine", engine=name)

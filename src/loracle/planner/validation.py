@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from loracle.domain.estimate import MemoryEstimate, Range, SpeedEstimate
+from loracle.domain.estimate import MemoryEstimate, Range
 from loracle.domain.gpu import Gpu
 from loracle.domain.measured import MeasuredRun
 from loracle.domain.setup import TrainingSetup
 from loracle.errors import LoracleError
+from loracle.planner.engines import Engine
 
 STEADY = 0.2  # a measured speed counts where its steps spread less than this
 NEAR_PCT = 25
@@ -23,23 +24,6 @@ COUNTERS = {
     "reserved": ("reserved_bytes", "peak_reserved_bytes"),
     "device": ("device_bytes", "device_used_bytes"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What an engine says of one setup.
-
-    `fits` is whether the run ends under its cap where the engine plays the cap out; None where
-    the range of the estimate decides.
-    """
-
-    memory: MemoryEstimate
-    speed: SpeedEstimate | None = None
-    fits: bool | None = None
-
-
-# The setup, the card where it is known, the cap on torch's reserved bytes where there was one.
-Engine = Callable[[TrainingSetup, Gpu | None, int | None], Answer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,25 +202,3 @@ def _pair(pair: Pair) -> dict[str, object]:
         "error_pct": round(pair.error_pct, 3),
         "inside": pair.inside,
     }
-
-
-# --- engines -------------------------------------------------------------------------------------
-
-
-def formula_engine(setup: TrainingSetup, gpu: Gpu | None, cap_bytes: int | None = None) -> Answer:
-    """The closed forms, which know no cap; speed only where the card is known."""
-    from loracle.estimate.memory import estimate_memory
-    from loracle.estimate.speed import estimate_speed
-
-    memory = estimate_memory(setup, gpu)
-    return Answer(memory=memory, speed=estimate_speed(setup, gpu) if gpu is not None else None)
-
-
-def dry_run_engine(setup: TrainingSetup, gpu: Gpu | None, cap_bytes: int | None = None) -> Answer:
-    """The real step on tensors without values, under the cap if there was one.
-
-    Raises MissingExtra where torch is absent.
-    """
-    from loracle.planner.dry_run import dry_run
-
-    return dry_run(setup, gpu, cap_bytes=cap_bytes)

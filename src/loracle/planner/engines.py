@@ -1,15 +1,17 @@
-"""The dry run as one answer: trace the step here and now, replay its memory, price its operations.
+"""The two engines as `loracle validate` asks them: one setup in, memory and speed out.
 
 A plan traces in a process apart and remembers (`loracle.jobs.traces`); `loracle validate` asks for
 many different setups once each and wants neither.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 
+from loracle.domain.estimate import MemoryEstimate, SpeedEstimate
 from loracle.domain.gpu import Gpu
 from loracle.domain.setup import TrainingSetup
 from loracle.errors import MissingExtra
-from loracle.planner.validation import Answer
 
 NEEDED = ("torch", "transformers", "peft", "bitsandbytes")
 
@@ -20,7 +22,33 @@ UNKNOWN_CARD = Gpu(
 )  # fmt: skip
 
 
-def dry_run(setup: TrainingSetup, gpu: Gpu | None, *, cap_bytes: int | None = None) -> Answer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an engine says of one setup.
+
+    `fits` is whether the run ends under its cap where the engine plays the cap out; None where
+    the range of the estimate decides.
+    """
+
+    memory: MemoryEstimate
+    speed: SpeedEstimate | None = None
+    fits: bool | None = None
+
+
+# The setup, the card where it is known, the cap on torch's reserved bytes where there was one.
+Engine = Callable[[TrainingSetup, Gpu | None, int | None], Answer]
+
+
+def formula_engine(setup: TrainingSetup, gpu: Gpu | None, cap_bytes: int | None = None) -> Answer:
+    """The closed forms, which know no cap; speed only where the card is known."""
+    from loracle.estimate.memory import estimate_memory
+    from loracle.estimate.speed import estimate_speed
+
+    memory = estimate_memory(setup, gpu)
+    return Answer(memory=memory, speed=estimate_speed(setup, gpu) if gpu is not None else None)
+
+
+def dry_run_engine(setup: TrainingSetup, gpu: Gpu | None, cap_bytes: int | None = None) -> Answer:
     """Memory, and speed where the card is known, from one traced step.
 
     With a cap on torch's reserved bytes the allocator plays it out, flush and retry included, and
