@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from loracle.dryrun.attention import Attention
-from loracle.dryrun.kernels import staging_bytes
+from loracle.dryrun.kernels import grouped_mm, staging_bytes
 from loracle.dryrun.recorder import Recorder
 from loracle.dryrun.trace import trace
 
@@ -75,3 +75,27 @@ def test_the_fused_head_never_holds_the_logits(make_setup):
     logits = 512 * 8 * 512 * 4
     assert logits in set(whole.sizes)
     assert logits not in set(tiled.sizes)
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+def test_experts_are_multiplied_in_any_dtype(dtype):
+    rows = torch.empty(96, 64, dtype=dtype, device="meta")
+    experts = torch.empty(4, 32, 64, dtype=dtype, device="meta").transpose(1, 2)
+    ends = torch.empty(4, dtype=torch.int32, device="meta")
+    call = torch.ops.aten._grouped_mm.default
+    out = grouped_mm(Recorder("layers"), call, rows, experts, ends)
+    assert (out.shape, out.dtype) == ((96, 32), dtype)
+    grads = grouped_mm(Recorder("layers"), call, rows.t(), torch.empty_like(out), ends)
+    assert (grads.shape, grads.dtype) == ((4, 64, 32), dtype)
+
+
+def test_a_mixture_in_fp32_takes_the_same_operations(make_setup):
+    def grouped(**changes):
+        made = trace(make_setup("qwen3_moe", layers=4, **changes))
+        return [op for op in made.ops if op.name == "_grouped_mm"]
+
+    narrow = grouped(method="qlora", quant="nf4-double")
+    wide = grouped(method="qlora", quant="nf4-double", kbit_upcast=True)
+    assert {op.dtype for op in narrow} == {"bfloat16"}
+    assert {op.dtype for op in wide} == {"float32"}
+    assert sum(op.flops * op.count for op in narrow) == sum(op.flops * op.count for op in wide) > 0

@@ -152,3 +152,14 @@ def test_more_tokens_never_mean_less_work(length, batch, rank, checkpointing, qu
 
     for less, more in zip(totals(step_ops(small)), totals(step_ops(large)), strict=True):
         assert less <= more
+
+
+def test_every_other_of_nine_layers_means_five():
+    """transformers recomputes layers 0, 2, 4, 6 and 8 (every_n_layers, index % n == 0)."""
+    odd = shape_from_config({**TINY.config, "num_hidden_layers": 9})
+    one = setup(gradient_checkpointing=True, checkpoint_every=2, lora=ALL, model=odd)
+    every = gemm_flops(one.with_changes(checkpoint_every=1), "recompute")
+    assert gemm_flops(one, "recompute") == pytest.approx(every * 5 / 9)
+    assert one.recomputed_layers == 5
+    assert one.with_changes(checkpoint_every=1).recomputed_layers == 9
+    assert one.with_changes(gradient_checkpointing=False).recomputed_layers == 0

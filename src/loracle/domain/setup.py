@@ -67,6 +67,13 @@ class TrainingSetup:
         return self.stack in ("trl", "loracle")
 
     @property
+    def recomputed_layers(self) -> int:
+        """Layers 0, n, 2n ... whose forward pass runs twice (transformers' every_n_layers)."""
+        if not self.gradient_checkpointing:
+            return 0
+        return -(-self.model.num_layers // self.checkpoint_every)
+
+    @property
     def micro_step_tokens(self) -> int:
         """Tokens of one forward and backward on one card."""
         return self.seq_len * self.micro_batch

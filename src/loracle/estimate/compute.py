@@ -129,9 +129,8 @@ class _Step:
         wide_norm = self.shape.norm.startswith("layernorm") and setup.autocast is not None
         self.upcast = setup.quant is not None and (setup.kbit_upcast or wide_norm)
         self.dtype = setup.autocast or setup.base_dtype
-        self.again = (
-            1 / max(1, setup.checkpoint_every) if setup.gradient_checkpointing else 0.0
-        )  # share of the layers that run forward a second time
+        # share of the layers that run forward a second time
+        self.again = setup.recomputed_layers / max(1, self.shape.num_layers)
         self.adapted = adapted(setup)
         self.rows: list[Op] = []
 

@@ -118,10 +118,7 @@ def _terms(bill: Bill, moved: Traffic, setup: TrainingSetup, rates: Rates) -> tu
 
 def _checkpointing(setup: TrainingSetup, rates: Rates) -> float:
     """CPU time of saving and restoring random states around recomputed layers."""
-    if not setup.gradient_checkpointing:
-        return 0.0
-    layers = -(-setup.model.num_layers // setup.checkpoint_every)  # layer 0, n, 2n, ...
-    return rates.checkpoint_s * layers * setup.grad_accum
+    return rates.checkpoint_s * setup.recomputed_layers * setup.grad_accum
 
 
 def _optimizer(setup: TrainingSetup, card: float, host: float) -> float:
