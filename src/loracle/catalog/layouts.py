@@ -388,6 +388,7 @@ def _assemble(
         num_params=total,
         linears=tuple(linears),
         buildable=not row["remote"],
+        keeps_apart=tuple(row["apart"]),
     )
 
 

@@ -29,6 +29,8 @@ class ModelShape:
 
     Counts are of the text model; tied embeddings count once. `fused_expert_params` are routed
     experts that transformers 5 keeps as 3-D parameters: bitsandbytes does not quantise them.
+    `keeps_apart` names the layouts in which packed documents do not see each other: `flat` (one row
+    with the documents' bounds, for a variable-length kernel), `rows` (a block mask from positions).
     """
 
     id: str
@@ -68,6 +70,7 @@ class ModelShape:
     modelscope_id: str | None = None
     same_shape: tuple[str, ...] = ()
     buildable: bool = True  # transformers builds it without remote code
+    keeps_apart: tuple[str, ...] = ("flat", "rows")
     sources: Mapping[str, Sourced] = field(default_factory=dict)
 
     @property

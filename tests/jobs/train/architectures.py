@@ -31,6 +31,15 @@ OWN = {
     "olmoe": EXPERTS,
     "granitemoe": EXPERTS,
     "gpt_oss": EXPERTS | {"head_dim": 8},
+    "ministral": {"head_dim": 8},
+    "gemma4_text": {
+        "head_dim": 8, "global_head_dim": 8, "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 128, "sliding_window": 64,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "glm4_moe": EXPERTS | {
+        "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "head_dim": 8,
+    },
     "deepseek_v3": EXPERTS | LATENT | {
         "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
     },

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from loracle.catalog.shapes import architectures as table
 from loracle.errors import RunError
 from loracle.jobs.train import attention
 from loracle.jobs.train.collate import Collator
@@ -27,10 +28,12 @@ FOUND = {
         BOTH: "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 gpt2 gpt_bigcode "
               "gpt_neox starcoder2 olmo olmo2 olmo3 granite cohere cohere2 glm glm4 smollm3 "
               "exaone4 seed_oss arcee ernie4_5 apertus persimmon minicpm3 deepseek_v2 "
-              "deepseek_v3 mixtral helium gptj qwen2_moe qwen3_moe phimoe olmoe granitemoe",
+              "deepseek_v3 mixtral helium gptj qwen2_moe qwen3_moe phimoe olmoe granitemoe "
+              "ministral gpt_neox glm4_moe gemma4_text",
         ONLY_ROWS: "stablelm nemotron",
         ONLY_FLAT: "opt biogpt",
-        NEITHER: "falcon bloom mpt xglm mamba mamba2 jamba falcon_h1 qwen3_next qwen3_5_text lfm2",
+        NEITHER: "falcon bloom mpt xglm mamba mamba2 jamba falcon_h1 qwen3_next qwen3_5_text lfm2 "
+                 "gpt_oss",
     }.items()
     for name in names.split()
 }  # fmt: skip
@@ -90,6 +93,17 @@ def test_the_probe_agrees_with_logits_alone(name):
         assert keeps_apart(model, setup_of(attention=kernel), layout) is apart, layout
     assert keeps_apart(model, setup_of(attention=kernel, packing=False),
                        Layout(kernel, flat=False, packing=False))  # fmt: skip
+
+
+def test_the_catalog_says_what_is_found_here():
+    """A plan packs by these words (`planner/packing.py`), long before there is a model to ask."""
+    from transformers import CONFIG_MAPPING
+
+    rows = {name: row for name, row in table().items() if name in CONFIG_MAPPING}
+    assert set(rows) <= set(FOUND)
+    for name, row in rows.items():
+        assert ("flat" in row["apart"], "rows" in row["apart"]) == FOUND[name], name
+    assert all(set(row["apart"]) <= {"flat", "rows"} for row in table().values())
 
 
 @pytest.mark.parametrize(
