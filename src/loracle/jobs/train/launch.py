@@ -26,6 +26,7 @@ from loracle.jobs.runs import (
     write_whole,
 )
 from loracle.jobs.train.facts import recipe_changes
+from loracle.jobs.train.inputs import check_inputs
 from loracle.jobs.train.options import Options
 from loracle.jobs.train.world import from_main
 
@@ -37,9 +38,10 @@ def create_run(
 ) -> RunFolder:
     """A run folder with the recipe, the plan's text and the options; nothing is started.
 
-    Raises what `check_recipe` and `new_run` raise.
+    Raises what `check_recipe`, `check_inputs` and `new_run` raise.
     """
     check_recipe(recipe)
+    check_inputs(recipe)
     run = new_run(Path(recipe.save.folder), name, recipe.model, recipe.method)
     write_recipe(run, recipe)
     if plan is not None:
@@ -88,14 +90,19 @@ def start(run: RunFolder, *, resume: bool = False) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    write_status(  # before the child can: whoever follows must not see how the last start ended
+    mark_starting(run, process.pid)
+    return process.pid
+
+
+def mark_starting(run: RunFolder, pid: int) -> None:
+    """Say so before the process can: whoever follows must not see how the last start ended."""
+    write_status(
         run,
         state="starting",
-        pid=process.pid,
+        pid=pid,
         host=os.uname().nodename,
-        process_start=process_start(process.pid),
+        process_start=process_start(pid),
     )
-    return process.pid
 
 
 def prepare_resume(
@@ -104,14 +111,15 @@ def prepare_resume(
     """Make a run ready to go on; a changed recipe is refused unless `changed_ok`.
 
     Raises RunError: E062 the run is still going, or has finished, E067 what differs in the recipe;
-    and what `check_recipe` raises.
+    and what `check_recipe` and `check_inputs` raise.
     """
     state = run.state()
     if state in ("starting", "running", "finished"):
         raise RunError(f"error.train.{state}", code="E062", name=run.name)
+    before = read_recipe(run.recipe.read_bytes(), str(run.recipe)).recipe
+    check_inputs(recipe or before)
     if recipe is not None:
         check_recipe(recipe)
-        before = read_recipe(run.recipe.read_bytes(), str(run.recipe)).recipe
         changes = recipe_changes(before.model_dump(mode="json"), _as_stored(recipe))
         if changes and not changed_ok:
             raise RunError(
