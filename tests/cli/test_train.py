@@ -115,6 +115,31 @@ def test_a_failure_in_the_process_is_told_where_it_was_started(folder):
     assert "Traceback" not in failed.stderr
 
 
+def test_the_foreground_shows_our_lines_in_order_and_keeps_the_libraries_in_the_log(folder):
+    done = loracle(
+        "train", "recipe.yaml", "--name", "here", "--foreground", "--set", "training.steps=4",
+        "--set", "save.every_steps=2", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    told = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
+    steps = [line.split(" ")[0] for line in told if line.startswith("step")]
+    assert steps == ["step=1/4", "step=2/4", "step", "step=4/4", "step"]
+    assert told[-2] == "step 4 saved"
+    assert told[-1].startswith("finished at step 4")
+    assert "Loading weights" in (folder / "runs" / "here" / "train.log").read_text()
+
+
+def test_a_failure_in_the_foreground_is_told_there(folder):
+    failed = loracle(
+        "train", "recipe.yaml", "--name", "here-short", "--foreground",
+        "--set", "training.seq_len=16", cwd=folder,
+    )  # fmt: skip
+    assert failed.returncode == 2
+    assert "error[E027]" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -137,6 +162,45 @@ def test_what_is_typed_wrong_is_told_at_once(folder, arguments, code, text):
     assert done.returncode == code
     assert text in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def _recipe_with(folder, **changes):
+    recipe = json.loads((folder / "recipe.yaml").read_text())
+    recipe["save"] = {"folder": "nothing-made"}
+    recipe |= changes
+    (folder / "wrong.yaml").write_text(json.dumps(recipe))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"data": {"train": "gone.jsonl"}}, "E013"),
+        ({"data": {"train": "train.jsonl", "eval": "gone.jsonl"}}, "E013"),
+        ({"data": {"train": "*.nothing"}}, "E013"),
+        ({"data": {"train": "empty.jsonl"}}, "E024"),
+        ({"data": {"train": "blank.jsonl"}}, "E024"),
+        ({"data": {"train": "empty.json"}}, "E024"),
+        ({"model": "./gone"}, "E032"),
+        ({"model": "nobody/has-this"}, "E036"),
+        ({"model": "Qwen/Qwen3-8B"}, "E036"),  # known, and neither cached nor to be asked for
+        ({"model": "hollow"}, "E013"),
+    ],
+)
+def test_missing_inputs_are_told_before_there_is_a_run(folder, changes, code):
+    (folder / "empty.jsonl").touch()
+    (folder / "blank.jsonl").write_text("\n\n")
+    (folder / "empty.json").write_text("[]")
+    (folder / "hollow").mkdir(exist_ok=True)
+    (folder / "hollow" / "config.json").write_bytes((folder / "model/config.json").read_bytes())
+    _recipe_with(folder, **changes)
+    done = loracle(
+        "train", "wrong.yaml", cwd=folder, HF_HUB_OFFLINE="1", HF_HOME=str(folder / "hf")
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert f"error[{code}]" in done.stderr
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "nothing-made").exists()
 
 
 def test_a_price_by_the_month_is_spread_over_its_hours():

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from loracle import words
 from loracle.errors import InputError, LoracleError, RecipeError
@@ -32,8 +32,12 @@ class Column:
 class Output:
     """Where a command says what it has to say."""
 
-    def __init__(self, mode: str = "human", language: str | None = None) -> None:
+    def __init__(
+        self, mode: str = "human", language: str | None = None, stream: TextIO | None = None
+    ) -> None:
+        """`stream` takes plain lines instead of stdout."""
         self.mode = mode
+        self._stream = stream
         self.language = language or words.detect_language()
 
     def text(self, message: str, **values: object) -> str:
@@ -46,8 +50,9 @@ class Output:
 
     def line(self, sentence: str = "") -> None:
         """A plain line of the result on stdout."""
-        sys.stdout.write(sentence + "\n")
-        sys.stdout.flush()  # a run is followed through pipes and log files as well
+        stream = self._stream or sys.stdout
+        stream.write(sentence + "\n")
+        stream.flush()  # a run is followed through pipes and log files as well
 
     def render(self, renderable: "RenderableType") -> None:
         """A rich renderable on stdout."""

@@ -89,7 +89,7 @@ def run(
             text = Path(plan).read_text("utf-8") if plan else None
             made = _created(wanted, given, name, text)
     if foreground or is_launched():
-        raise SystemExit(_in_this_process(made, resume is not None))
+        raise SystemExit(_in_this_process(output, made, resume is not None))
     assert made is not None
     after = made.events_file.stat().st_size if made.events_file.is_file() else 0
     pid = start(made, resume=resume is not None)
@@ -166,13 +166,13 @@ def _money(budget: str | None, price: str | None) -> dict[str, object]:
     return found
 
 
-def _in_this_process(made: "RunFolder | None", resume: bool) -> int:
+def _in_this_process(output: Output, made: "RunFolder | None", resume: bool) -> int:
+    from loracle.cli.foreground import run_here
     from loracle.jobs.train.launch import is_launched, shared_run
-    from loracle.jobs.train.process import main
 
     run = shared_run(made) if is_launched() else made
     assert run is not None
-    return main([str(run.path), "--resume"] if resume else [str(run.path)])
+    return run_here(output, run, resume=resume)
 
 
 def _is_first() -> bool:

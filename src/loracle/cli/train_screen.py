@@ -23,7 +23,7 @@ def follow_run(output: Output, run: "RunFolder", *, pid: int | None = None, afte
     from loracle.jobs.train.launch import follow
 
     view = _Bar(output, run) if sys.stdout.isatty() and output.mode == "human" else None
-    lines = view or _Lines(output, run)
+    lines = view or Lines(output, run)
     try:
         for event in follow(run, pid=pid, after=after):
             lines.show(event)
@@ -39,8 +39,11 @@ def follow_run(output: Output, run: "RunFolder", *, pid: int | None = None, afte
     return 1 if run.status().get("reason") in ("budget", "not_finite") else 0
 
 
-class _Lines:
-    """For logs and pipes: `key=value`, at most one step a minute, every other event at once."""
+class Lines:
+    """For logs and pipes: `key=value`, one step a minute, every other event at once.
+
+    An event comes after the step that it follows, so that step is printed too.
+    """
 
     def __init__(self, output: Output, run: "RunFolder") -> None:
         self.output, self.run = output, run
@@ -48,6 +51,7 @@ class _Lines:
         self._last: Mapping[str, Any] | None = None
 
     def show(self, event: Mapping[str, Any] | None) -> None:
+        """Print an event, or hold a step back; None is a moment without news."""
         if event is None:
             return
         if event["event"] == "step":
@@ -55,12 +59,14 @@ class _Lines:
             if time.monotonic() - self._printed >= LINE_SECONDS:
                 self._print_step(event)
             return
-        if event["event"] in ("finished", "stopped"):
+        told = sentences(self.output, self.run, event)
+        if told:
             self.close()
-        for sentence in sentences(self.output, self.run, event):
+        for sentence in told:
             self._say(f"{event['time']} {sentence}")
 
     def close(self) -> None:
+        """Print the step that is held back, if there is one."""
         if self._last is not None:
             self._print_step(self._last)
 
