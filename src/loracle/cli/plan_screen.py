@@ -58,7 +58,7 @@ def headline(plan: Plan, speaker: Speaker) -> Iterator[str]:
         else ", ".join(targets),
         trainable=count(plan.memory.trainable_params),
     )  # fmt: skip
-    packed = setup.packing or data.num_samples == 0
+    packed = plan.candidates[plan.best or 0].setup.packing or data.num_samples == 0
     yield speaker.text(
         "plan.work_packed" if packed else "plan.work",
         total=count(plan.total_tokens.likely),

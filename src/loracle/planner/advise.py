@@ -18,6 +18,7 @@ from loracle.domain.setup import TrainingSetup
 from loracle.estimate.money import break_even_hours, offered_terms, period_price
 from loracle.planner.cost import Market, budget_of, cheapest_cost
 from loracle.planner.laws import Laws
+from loracle.planner.packing import asks_to_pack, packing_hints
 from loracle.planner.resolve import on_card
 from loracle.planner.seat import Seat
 from loracle.planner.work import Workload
@@ -95,6 +96,7 @@ def advise(session: Session) -> tuple[Hint, ...]:
     """All hints, the most useful first."""
     return (
         *_several_hints(session),
+        *packing_hints(session.recipe, session.seats, session.plan.data),
         *_data_hints(session),
         *_knob_hints(session),
         *_fill_hints(session),
@@ -128,7 +130,7 @@ def _data_hints(session: Session) -> Iterator[Hint]:
         )  # fmt: skip
     if data.bad_rows:
         yield Hint(id="advice.bad_rows", values={"count": data.bad_rows})
-    if not session.work.packed and data.padding_share >= NOTICEABLE_PADDING:
+    if not asks_to_pack(recipe) and data.padding_share >= NOTICEABLE_PADDING:
         yield Hint(id="advice.padding", values={"share": data.padding_share})
     limit = session.plan.setup.model.max_positions
     if limit is not None and seq_len > limit:

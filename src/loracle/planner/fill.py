@@ -12,6 +12,7 @@ from loracle.domain.recipe import Recipe
 from loracle.domain.setup import TrainingSetup
 from loracle.planner.fit import Choice, choose
 from loracle.planner.laws import Laws
+from loracle.planner.packing import can_pack
 from loracle.planner.place import Place
 from loracle.planner.work import Workload, workload
 
@@ -81,6 +82,8 @@ def _packings(
     """Packed rows, with any checkpointing: a full row needs more memory than a short one."""
     if setup.stack == "hf-trainer" or work.packed or data.num_samples == 0:
         return
+    if not can_pack(setup, place.gpu.compute_capability):
+        return
     packed = workload(recipe, data, packing=True)
     for variant in checkpoint_variants(setup.with_changes(packing=True)):
         yield variant, packed
@@ -90,6 +93,10 @@ def _kernels(
     recipe: Recipe, setup: TrainingSetup, place: Place, work: Workload, data: DataFacts
 ) -> Iterator[tuple[TrainingSetup, Workload]]:
     """FlashAttention-2 where the recipe leaves the kernel open and the card has it."""
-    if recipe.training.attention == "auto" and place.gpu.supports_flash_attention:
-        its_work = workload(recipe, data, packing=True) if setup.packing else work
-        yield setup.with_changes(attention="flash_attention_2"), its_work
+    if recipe.training.attention != "auto" or not place.gpu.supports_flash_attention:
+        return
+    other = setup.with_changes(attention="flash_attention_2")
+    if setup.packing and not can_pack(other, place.gpu.compute_capability):
+        return
+    its_work = workload(recipe, data, packing=True) if setup.packing else work
+    yield other, its_work

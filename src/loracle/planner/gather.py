@@ -15,6 +15,7 @@ from loracle.domain.model import ModelShape
 from loracle.domain.offer import Offer
 from loracle.domain.plan import DataFacts
 from loracle.domain.recipe import Recipe
+from loracle.planner.packing import asks_to_pack
 from loracle.planner.plan import Facts
 
 
@@ -55,7 +56,7 @@ def _data(path: str | None, recipe: Recipe, shape: ModelShape, skip_bad: bool) -
     return data_facts(
         path,
         seq_len=recipe.training.seq_len,
-        packing=recipe.training.packing and recipe.stack != "hf-trainer",
+        packing=asks_to_pack(recipe),
         model=recipe.model,
         vocab_size=shape.vocab_size,
         format=recipe.data.format,

@@ -75,26 +75,23 @@ def make_plan(
     laws = laws or formula_laws()
     setup = resolve(recipe, facts.shape)
     data = facts.data or given_tokens(recipe.data.tokens or UNIT_TOKENS)
-    work = workload(recipe, data, packing=setup.packing)
     market = Market(facts.rates, recipe.rent.currency, facts.today)
     found = places(
         facts.gpus, facts.offers, wanted=facts.wanted, max_gpus=recipe.rent.max_gpus
     )  # fmt: skip
-    seats = _seats(recipe, setup, found, work, facts, laws, market)
+    seats = _seats(recipe, setup, found, data, facts, laws, market)
     if not any(seat.choice.fit in ("fits", "tight") and seat.place.isolated for seat in seats):
         more = several(found, recipe.rent.max_gpus)
-        seats += _seats(recipe, setup, more, work, facts, laws, market)
+        seats += _seats(recipe, setup, more, data, facts, laws, market)
     if not seats:
         raise InputError("plan.nowhere", code="E032", hint="hint.nowhere")
     prices_matter = any(seat.candidate.cost is not None for seat in seats)
     seated = _ranked(recipe, seats, market, prices_matter)
     refused: tuple[Hint, ...] = ()
     if tracer is not None:
-        seated, refused = _dry_run_best(
-            recipe, seated, work, facts, laws, market, tracer, prices_matter
-        )
-    seated = _filled(recipe, seated, work, data, laws, fill_cards)
-    plan = _assemble(recipe, facts, setup, data, work, seated, laws, market)
+        seated, refused = _dry_run_best(recipe, seated, facts, laws, market, tracer, prices_matter)
+    seated = _filled(recipe, seated, data, laws, fill_cards)
+    plan = _assemble(recipe, facts, setup, data, seated, laws, market)
     return replace(plan, hints=(*refused, *plan.hints))
 
 
@@ -103,12 +100,12 @@ def _assemble(
     facts: Facts,
     setup: TrainingSetup,
     data: DataFacts,
-    work: Workload,
     seated: list[Seat],
     laws: Laws,
     market: Market,
 ) -> Plan:
     candidates = tuple(seat.candidate for seat in seated)
+    work = seated[0].work  # of the best, or of the first where none is
     best = 0 if candidates[0].rank == 1 else None
     plan = Plan(
         recipe=recipe.model_dump(mode="json"),
@@ -152,7 +149,6 @@ def _ranked(
 def _dry_run_best(
     recipe: Recipe,
     seated: list[Seat],
-    work: Workload,
     facts: Facts,
     laws: Laws,
     market: Market,
@@ -170,12 +166,12 @@ def _dry_run_best(
         from loracle.planner.exact import exact_choice  # only where torch has been at work
 
         try:
-            choice = exact_choice(best.choice, best.place, work, tracer, laws)
+            choice = exact_choice(best.choice, best.place, best.work, tracer, laws)
         except EngineError as error:
             values = {name: str(value) for name, value in error.values.items()}
             reason = Hint(id="advice.no_dry_run", values={"message": error.message, **values})
             return seated, (reason,)
-        seat = _seat_of(recipe, choice, best.place, work, facts, market)
+        seat = _seat_of(recipe, choice, best.place, best.work, facts, market)
         seated = _ranked(recipe, [seat, *seated[1:]], market, prices_matter)
     return seated, ()
 
@@ -183,7 +179,6 @@ def _dry_run_best(
 def _filled(
     recipe: Recipe,
     seated: Sequence[Seat],
-    work: Workload,
     data: DataFacts,
     laws: Laws,
     most: int | None,
@@ -198,7 +193,7 @@ def _filled(
             continue
         key = (seat.place.alike, seat.candidate.memory.engine)
         if key not in found:
-            found[key] = fill(recipe, seat.choice, seat.place, work, data, laws)
+            found[key] = fill(recipe, seat.choice, seat.place, seat.work, data, laws)
         done.append(replace(seat, candidate=replace(seat.candidate, filled=found[key])))
     return [*done, *seated[last:]]
 
@@ -220,17 +215,22 @@ def _seats(
     recipe: Recipe,
     setup: TrainingSetup,
     found: Sequence[Place],
-    work: Workload,
+    data: DataFacts,
     facts: Facts,
     laws: Laws,
     market: Market,
 ) -> list[Seat]:
-    """A seat for each place that can share the batch; places that are alike share the search."""
+    """A seat for each place that can share the batch; places that are alike share the search.
+
+    The work is that of the card: some models pack on newer ones only.
+    """
     chosen: dict[object, Choice | None] = {}
     seats = []
+    works = {packing: workload(recipe, data, packing=packing) for packing in (True, False)}
     for place in found:
+        setup_here = on_card(setup, place.gpu)
+        work = works[setup_here.packing]
         if place.alike not in chosen:
-            setup_here = on_card(setup, place.gpu)
             chosen[place.alike] = _choice(recipe, setup_here, place, work, laws)
         choice = chosen[place.alike]
         if choice is not None:

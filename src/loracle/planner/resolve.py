@@ -12,6 +12,7 @@ from loracle.domain.model import Linear, ModelShape
 from loracle.domain.recipe import Recipe
 from loracle.domain.setup import LoraSetup, TrainingSetup
 from loracle.errors import Problem, RecipeError
+from loracle.planner.packing import FLASH_SINCE, asks_to_pack, can_pack
 
 _ATTENTION = ("attention", "linear_attention")
 _NO_ADAPTER = ("head", "router")
@@ -20,7 +21,8 @@ _NO_ADAPTER = ("head", "router")
 def resolve(recipe: Recipe, shape: ModelShape) -> TrainingSetup:
     """The baseline setup of a recipe: micro-batch 1 and all layers checkpointed where `auto`.
 
-    The numbers are those of a bf16 card; `on_card` adapts them to older ones. Raises RecipeError
+    The numbers are those of a bf16 card; `on_card` adapts them to older ones. A model whose packed
+    documents would see each other even there is not packed. Raises RecipeError
     E014 with all faults that only the model can tell: targets that it lacks or that miss layers,
     a rank wider than a layer.
     """
@@ -30,7 +32,7 @@ def resolve(recipe: Recipe, shape: ModelShape) -> TrainingSetup:
     checkpointing = training.gradient_checkpointing
     micro_batch = 1 if training.micro_batch == "auto" else training.micro_batch
     upcast = training.kbit_upcast
-    return TrainingSetup(
+    setup = TrainingSetup(
         model=shape,
         method=recipe.method,
         quant=_quant(recipe) if quantised else None,
@@ -44,26 +46,37 @@ def resolve(recipe: Recipe, shape: ModelShape) -> TrainingSetup:
         attention="sdpa" if training.attention == "auto" else training.attention,
         optimizer=training.optimizer,
         lora=None if recipe.method == "full" else _lora(recipe),
-        packing=training.packing and recipe.stack != "hf-trainer",
+        packing=asks_to_pack(recipe),
         eval_micro_batch=_eval_batch(recipe, micro_batch),
         max_grad_norm=training.max_grad_norm,
     )
+    return _packed_where_apart(setup, FLASH_SINCE)
 
 
 def on_card(setup: TrainingSetup, gpu: Gpu) -> TrainingSetup:
     """The setup as this card can run it.
 
     Cards before compute capability 8.0 emulate bf16 and have no FlashAttention-2: they train in
-    fp16, whose loss scaling needs fp32 adapters.
+    fp16, whose loss scaling needs fp32 adapters. Without the variable-length kernel, some models do
+    not keep packed documents apart: those are not packed there.
     """
-    if gpu.supports_bf16:
-        return setup
+    here = setup if gpu.supports_bf16 else _in_fp16(setup)
+    return _packed_where_apart(here, gpu.compute_capability)
+
+
+def _in_fp16(setup: TrainingSetup) -> TrainingSetup:
     return setup.with_changes(
         base_dtype="float16",
         autocast="float16",
         lora=setup.lora and replace(setup.lora, dtype="float32"),
         attention="sdpa" if setup.attention == "flash_attention_2" else setup.attention,
     )
+
+
+def _packed_where_apart(setup: TrainingSetup, capability: tuple[int, int]) -> TrainingSetup:
+    if setup.packing and not can_pack(setup, capability):
+        return setup.with_changes(packing=False)
+    return setup
 
 
 def _quant(recipe: Recipe) -> str:

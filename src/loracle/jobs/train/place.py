@@ -122,7 +122,7 @@ def setup_from(
     chosen = candidate.setup
     if candidate.filled is not None and recipe.training.gradient_checkpointing == "auto":
         chosen = candidate.filled.setup.with_changes(
-            packing=baseline.packing, attention=baseline.attention
+            packing=candidate.setup.packing, attention=baseline.attention
         )
     return chosen.with_changes(num_gpus=1, parallel="none")
 
