@@ -147,7 +147,10 @@ def test_a_failure_in_the_foreground_is_told_there(folder):
         (("missing.yaml",), 2, "E013"),
         (("recipe.yaml", "--on-oom", "pray"), 2, "E011"),
         (("recipe.yaml", "--budget", "lots"), 2, "E011"),
-        (("recipe.yaml", "--budget", "5USD", "--price", "2CNY/h"), 2, "E016"),
+        (("recipe.yaml", "--budget", "5XYZ"), 2, "E013"),
+        (("recipe.yaml", "--budget", "5XYZ"), 2, "--price"),
+        (("recipe.yaml", "--budget", "5XYZ", "--price", "2CNY/h"), 2, "E017"),
+        (("recipe.yaml", "--budget", "5EUR", "--price", "2CNY/h"), 2, "loracle offers rate EUR"),
         (("recipe.yaml", "--price", "5CNY"), 2, "E011"),
         (("recipe.yaml", "--set", "lora.rnak=8"), 2, "lora.rank"),
         (("recipe.yaml", "--name", "../x"), 2, "E013"),
@@ -158,10 +161,13 @@ def test_a_failure_in_the_foreground_is_told_there(folder):
     ],
 )
 def test_what_is_typed_wrong_is_told_at_once(folder, arguments, code, text):
+    before = sorted(folder.glob("runs/*"))
     done = loracle("train", *arguments, cwd=folder)
     assert done.returncode == code
     assert text in done.stderr
     assert "Traceback" not in done.stderr
+    assert done.stderr.count("error[") == 1
+    assert sorted(folder.glob("runs/*")) == before
 
 
 def _recipe_with(folder, **changes):
@@ -206,12 +212,10 @@ def test_missing_inputs_are_told_before_there_is_a_run(folder, changes, code):
 def test_a_price_by_the_month_is_spread_over_its_hours():
     from decimal import Decimal
 
-    from loracle.cli.train import _money
+    from loracle.cli.train import _price
 
-    found = _money("200CNY", "¥1825/month")
-    assert found == {
-        "price_per_hour": Decimal("2.5"), "currency": "CNY", "budget": Decimal(200)
-    }  # fmt: skip
+    found = _price("¥1825/month")
+    assert (found.amount, found.currency) == (Decimal("2.5"), "CNY")
 
 
 def test_the_price_comes_from_the_plan_where_none_is_given(tmp_path):
@@ -230,6 +234,5 @@ def test_the_price_comes_from_the_plan_where_none_is_given(tmp_path):
     cost = plan.candidates[plan.best].cost
     found = price_of_plan(json.dumps(plan_document(plan), default=str))
     hours = {"hour": 1, "month": 730}[cost.period]
-    assert found["price_per_hour"] == cost.unit_price.amount / Decimal(hours)
-    assert found["currency"] == cost.unit_price.currency
-    assert price_of_plan(json.dumps(plan_document(plan), default=str), "XXX") == {}
+    assert found.amount == cost.unit_price.amount / Decimal(hours)
+    assert found.currency == cost.unit_price.currency

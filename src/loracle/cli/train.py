@@ -1,6 +1,6 @@
 """`loracle train`: start a run or go on with one, and follow it until Ctrl-C or its end."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
@@ -8,9 +8,17 @@ from loracle import words
 from loracle.cli.output import Output
 
 if TYPE_CHECKING:
+    from loracle.domain.money import Money
     from loracle.domain.recipe import Recipe
     from loracle.jobs.runs import RunFolder
     from loracle.jobs.train.options import Options
+
+
+class _Money(NamedTuple):
+    """What the flags say of money, each in its own currency."""
+
+    per_hour: "Money | None"
+    budget: "Money | None"
 
 
 def run(
@@ -68,8 +76,9 @@ def run(
     output = Output("json" if as_json else "quiet" if quiet else "human")
     given = {
         "on_oom": on_oom, "reporters": tuple(reporters) or None, "mirror": mirror, "then": then,
-        "smoke": smoke or None, "merges": False if no_merge else None, **_money(budget, price),
+        "smoke": smoke or None, "merges": False if no_merge else None,
     }  # fmt: skip
+    money = _Money(_price(price), _budget(budget))
     if on_oom not in (None, "stop", "adapt"):
         raise InputError("error.train.on_oom", code="E011", value=on_oom)
     if recipe is None and resume is None:
@@ -83,11 +92,11 @@ def run(
     made: RunFolder | None = None
     if not is_launched() or _is_first():
         if resume is not None:
-            made = _resumed(resume, wanted, given, allow_changed)
+            made = _resumed(resume, wanted, given, money, allow_changed)
         else:
             assert wanted is not None
             text = Path(plan).read_text("utf-8") if plan else None
-            made = _created(wanted, given, name, text)
+            made = _created(wanted, given, money, name, text)
     if foreground or is_launched():
         raise SystemExit(_in_this_process(output, made, resume is not None))
     assert made is not None
@@ -109,17 +118,21 @@ def _recipe(path: str, assignments: list[str]) -> "Recipe":
 
 
 def _created(
-    recipe: "Recipe", given: dict[str, object], name: str | None, plan: str | None
+    recipe: "Recipe", given: dict[str, object], money: _Money, name: str | None, plan: str | None
 ) -> "RunFolder":
     from loracle.jobs.train.launch import create_run, price_of_plan
 
-    if plan is not None and given.get("price_per_hour") is None:
-        given = given | price_of_plan(plan, given.get("currency"))
-    return create_run(recipe, _options({}, given), name=name, plan=plan)
+    if plan is not None and money.per_hour is None:
+        money = money._replace(per_hour=price_of_plan(plan))
+    return create_run(recipe, _options({}, given, money), name=name, plan=plan)
 
 
 def _resumed(
-    text: str, recipe: "Recipe | None", given: dict[str, object], allow_changed: bool
+    text: str,
+    recipe: "Recipe | None",
+    given: dict[str, object],
+    money: _Money,
+    allow_changed: bool,
 ) -> "RunFolder":
     from pathlib import Path
 
@@ -130,40 +143,45 @@ def _resumed(
     parent = Path(recipe.save.folder if recipe else "runs")
     run = fetch_run(text, parent) if "://" in text else open_run(text, parent)
     stored = run.read_facts().get("options")
-    options = _options(stored if isinstance(stored, dict) else {}, given)
+    options = _options(stored if isinstance(stored, dict) else {}, given, money)
     prepare_resume(run, recipe, options=options, changed_ok=allow_changed)
     return run
 
 
-def _options(stored: dict[str, object], given: dict[str, object]) -> "Options":
+def _options(stored: dict[str, object], given: dict[str, object], money: _Money) -> "Options":
+    from loracle.jobs.train.budget import agreed_money
     from loracle.jobs.train.options import Options
 
     asked = {key: value for key, value in given.items() if value is not None}
-    return Options.of({**stored, **asked, "changed_ok": False})
+    agreed = agreed_money(money.per_hour, money.budget, stored)
+    return Options.of({**stored, **asked, **agreed, "changed_ok": False})
 
 
-def _money(budget: str | None, price: str | None) -> dict[str, object]:
-    """Budget and price in one currency; a price by the month is spread over its hours."""
+def _price(text: str | None) -> "Money | None":
+    """What an hour costs; a price by the month is spread over its hours."""
     from decimal import Decimal
 
+    from loracle.domain.money import Money
     from loracle.domain.offer import HOURS_IN_TERM
     from loracle.errors import InputError
     from loracle.units import parse_money
 
-    found: dict[str, object] = {}
-    if price is not None:
-        amount, currency, period = parse_money(price)
-        if period not in HOURS_IN_TERM:
-            raise InputError("error.unit", code="E011", hint="hint.unit.money", text=price)
-        found = {"price_per_hour": amount / Decimal(HOURS_IN_TERM[period]), "currency": currency}
-    if budget is not None:
-        amount, currency, _ = parse_money(budget)
-        if found and found["currency"] != currency:
-            raise InputError(
-                "error.currency_mix", code="E016", left=found["currency"], right=currency
-            )
-        found |= {"budget": amount, "currency": currency}
-    return found
+    if text is None:
+        return None
+    amount, currency, period = parse_money(text)
+    if period not in HOURS_IN_TERM:
+        raise InputError("error.unit", code="E011", hint="hint.unit.money", text=text)
+    return Money(amount / Decimal(HOURS_IN_TERM[period]), currency)
+
+
+def _budget(text: str | None) -> "Money | None":
+    from loracle.domain.money import Money
+    from loracle.units import parse_money
+
+    if text is None:
+        return None
+    amount, currency, _ = parse_money(text)
+    return Money(amount, currency)
 
 
 def _in_this_process(output: Output, made: "RunFolder | None", resume: bool) -> int:

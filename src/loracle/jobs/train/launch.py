@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from loracle.domain.money import Money
 from loracle.domain.recipe import Recipe
 from loracle.domain.recipe_text import read_recipe
 from loracle.errors import InputError, RunError
@@ -132,11 +133,10 @@ def prepare_resume(
     run.stop_request.unlink(missing_ok=True)
 
 
-def price_of_plan(text: str, currency: object = None) -> dict[str, object]:
-    """What an hour costs by the plan's recommended offer: `price_per_hour` and `currency`.
+def price_of_plan(text: str) -> Money | None:
+    """What an hour costs by the plan's recommended offer; None where the plan has no price.
 
-    A price by the month is spread over its hours. Nothing where the plan has no price, or none in
-    the currency that is asked for. Raises what `read_plan` raises.
+    A price by the month is spread over its hours. Raises what `read_plan` raises.
     """
     from loracle.domain.offer import HOURS_IN_TERM
     from loracle.planner.plan_json import read_plan
@@ -144,11 +144,8 @@ def price_of_plan(text: str, currency: object = None) -> dict[str, object]:
     plan = read_plan(text)
     cost = plan.candidates[plan.best].cost if plan.best is not None else None
     if cost is None or cost.period not in HOURS_IN_TERM:
-        return {}
-    if currency not in (None, cost.unit_price.currency):
-        return {}
-    per_hour = cost.unit_price.amount / HOURS_IN_TERM[cost.period]
-    return {"price_per_hour": per_hour, "currency": cost.unit_price.currency}
+        return None
+    return Money(cost.unit_price.amount / HOURS_IN_TERM[cost.period], cost.unit_price.currency)
 
 
 def request_stop(run: RunFolder) -> None:
