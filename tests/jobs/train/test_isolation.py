@@ -156,3 +156,29 @@ def test_weights_that_are_no_numbers_prove_nothing():
     model = architectures.tiny_random_model("llama")
     model.model.norm.weight.data.fill_(float("nan"))
     assert keeps_apart(model, setup_of(), ROWS)
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("head_dim of v is not that of q"), ValueError()])
+def test_a_kernel_that_refuses_the_models_widths_is_passed_over(monkeypatch, fault):
+    """DeepSeek V2's values are narrower than its queries; on a card flash attention refuses."""
+
+    def refuses(*arguments, **options):
+        raise fault
+
+    model = architectures.tiny_random_model("llama")
+    monkeypatch.setattr(attention, "usable", lambda *_, **__: True)
+    monkeypatch.setattr(attention, "_varlen", lambda: architectures.kernel_contract)
+    monkeypatch.setattr(attention, "_call", refuses)
+    layout = settle_layout(model, setup_of(), torch.device("cpu"))
+    assert (layout, layout.passed_over) == (ROWS, (attention.NAME,))
+
+
+def test_no_memory_for_the_probe_is_no_answer(monkeypatch):
+    def empty(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model = architectures.tiny_random_model("llama")
+    monkeypatch.setattr(attention, "usable", lambda *_, **__: True)
+    monkeypatch.setattr(attention, "_call", empty)
+    with pytest.raises(torch.OutOfMemoryError):
+        settle_layout(model, setup_of(), torch.device("cpu"))

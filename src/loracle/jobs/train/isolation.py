@@ -19,6 +19,7 @@ from loracle.domain.setup import TrainingSetup
 from loracle.errors import RunError
 from loracle.jobs.train import attention
 from loracle.jobs.train.collate import Collator
+from loracle.jobs.train.faults import is_out_of_memory
 from loracle.jobs.train.states import rng_states, set_rng_states
 
 # Shares of what another first token does to the rest of the same document.
@@ -56,7 +57,7 @@ def settle_layout(model: Any, setup: TrainingSetup, device: torch.device) -> Lay
         passed_over: tuple[str, ...] = ()
         for kernel, flat in _kernels(setup, device):
             layout = Layout(kernel, flat, packing, passed_over)
-            if keeps_apart(model, setup, layout):
+            if _computes(kernel, model, setup, layout):
                 return layout
             passed_over += (kernel,)
     raise RunError(
@@ -98,6 +99,22 @@ def keeps_apart(model: Any, setup: TrainingSetup, layout: Layout) -> bool:
     finally:
         model.train(training)
         set_rng_states(random)
+
+
+def _computes(kernel: str, model: Any, setup: TrainingSetup, layout: Layout) -> bool:
+    """`keeps_apart`; our own kernel is passed over where it refuses the model's shapes.
+
+    It was compared with SDPA on plain heads; values narrower than queries (DeepSeek V2, MiniCPM3)
+    or head dims that flash attention has no code for are refused with one of these.
+    """
+    if kernel != attention.NAME:
+        return keeps_apart(model, setup, layout)
+    try:
+        return keeps_apart(model, setup, layout)
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
+        return False
 
 
 class _Probe:
