@@ -236,3 +236,17 @@ def test_the_price_comes_from_the_plan_where_none_is_given(tmp_path):
     hours = {"hour": 1, "month": 730}[cost.period]
     assert found.amount == cost.unit_price.amount / Decimal(hours)
     assert found.currency == cost.unit_price.currency
+
+
+def test_a_foreground_run_goes_on_when_nobody_reads_its_lines(folder):
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run(
+        [sys.executable, "-m", "loracle", "train", "recipe.yaml", "--name", "unread",
+         "--foreground", "--set", "training.steps=2"],
+        cwd=folder, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=240, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "LORACLE_LANG": "en"},
+    )  # fmt: skip
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert status(folder, "unread")["state"] == "finished"

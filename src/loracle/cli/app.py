@@ -119,18 +119,17 @@ def main() -> None:
     import os
 
     from loracle.cli.output import Output
+    from loracle.cli.pipe import watched_streams
 
     # pydantic would look through every installed distribution for plugins; we have none
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.set_threshold(50_000, 20, 20)  # imports make objects that stay: collecting early is in vain
     arguments = _lift_language(sys.argv[1:])
     mode = "json" if "--json" in arguments else "human"
-    try:
-        app(args=arguments)
-    except LoracleError as error:
-        Output(mode).fail(error)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our pipe is gone; there is nobody to tell
-        raise SystemExit(0) from None
+    with watched_streams():
+        try:
+            app(args=arguments)
+        except LoracleError as error:
+            Output(mode).fail(error)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None

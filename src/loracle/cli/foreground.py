@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from loracle.cli.output import Output
+from loracle.cli.pipe import drain
 
 if TYPE_CHECKING:
     from loracle.jobs.runs import RunFolder
@@ -71,11 +72,14 @@ def _telling(output: Output, terminal: TextIO, run: "RunFolder", after: int) -> 
     over = threading.Event()
 
     def tell() -> None:
-        for event in follow(run, after=after):
-            if event is None and over.is_set():
-                break
-            lines.show(event)
-        lines.close()
+        try:
+            for event in follow(run, after=after):
+                if event is None and over.is_set():
+                    break
+                lines.show(event)
+            lines.close()
+        except BrokenPipeError:  # nobody reads any more; the run goes on
+            drain(terminal)
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
