@@ -55,7 +55,7 @@ def test_auto_keeps_the_effective_batch_and_takes_the_fastest(model, gpus, laws)
     for size in micro_batches(16):
         other = the_choice(shape, gpus["rtx-4090"], laws, micro_batch=size)
         if other.fit == "fits":
-            assert other.tokens_per_s <= auto.tokens_per_s
+            assert other.steps_per_s <= auto.steps_per_s
 
 
 def test_the_recipes_micro_batch_is_kept(model, gpus, laws):

@@ -7,7 +7,7 @@ from loracle.domain.estimate import Range
 from loracle.domain.plan import DataFacts
 from loracle.domain.recipe import Recipe
 from loracle.errors import EngineError
-from loracle.planner.packing import can_pack
+from loracle.planner.packing import can_pack, padded_rows
 from loracle.planner.plan import Facts, make_plan
 from loracle.planner.resolve import on_card, resolve
 
@@ -79,15 +79,26 @@ def test_packing_that_was_not_asked_for_is_not_spoken_of(plan_of):
 def test_a_model_that_mixes_documents_is_planned_without_packing(plan_of):
     plan = plan_of({"model": FALCON}, over=("autodl-4090",), data=DATA)
     assert plan.num_steps == 3 * 63  # ceil(1000 / 16), three epochs
-    assert plan.total_tokens.likely == 3 * 63 * 16 * 750  # 300 tokens a sample / (1 - 0.6)
+    rows = plan.candidates[0].setup.micro_batch
+    length = {1: 300, 2: 450, 4: 600, 8: 750, 16: 900}[rows]  # 300 / (1 - 0.6) at 8, none at 1
+    assert plan.total_tokens.likely == 3 * 63 * 16 * length
     assert not plan.setup.packing
     assert not plan.candidates[0].setup.packing
     assert plan.candidates[0].setup.seq_len == 2000  # the longest sample: the peak is its
     (hint,) = [hint for hint in plan.hints if hint.id == "advice.unpacked"]
     assert hint.values == {
-        "architecture": "falcon", "sequences": 1000, "packed": 150, "share": 0.6,
+        "architecture": "falcon", "sequences": 1000, "packed": 150, "share": 1 - 300 / length,
     }  # fmt: skip
     assert not any(hint.id == "advice.padding" for hint in plan.hints)  # it cannot pack
+
+
+def test_rows_that_lie_flat_are_not_padded(model, gpus):
+    """OPT unpacked: padded on a T4, laid in one row on a card with the variable-length kernel."""
+    setup = setup_of(model(OPT), training={"packing": False, "micro_batch": 4})
+    assert padded_rows(setup, gpus["t4"].compute_capability) == 4
+    assert padded_rows(setup, gpus["rtx-3090"].compute_capability) == 1
+    assert padded_rows(setup.with_changes(stack="trl"), (8, 6)) == 4
+    assert padded_rows(setup_of(model(FALCON)).with_changes(micro_batch=4), (8, 6)) == 4
 
 
 def test_without_data_the_padding_is_not_known(plan_of):
@@ -103,7 +114,7 @@ def test_one_model_packs_on_one_card_and_not_on_another(plan_of):
     assert (by_card["rtx-3090"].setup.seq_len, by_card["t4"].setup.seq_len) == (2048, 2000)
     assert plan.num_steps == 3 * 10  # ceil(150 / 16): the first card's
     (hint,) = [hint for hint in plan.hints if hint.id == "advice.unpacked_elsewhere"]
-    assert hint.values == {"architecture": "opt", "cards": ["Tesla T4"], "share": 0.6}
+    assert hint.values == {"architecture": "opt", "cards": ["Tesla T4"], "sequences": 1000}
     alone = plan_of({"model": OPT}, over=(), wanted=("t4",), data=DATA)
     assert alone.num_steps == 3 * 63
     assert any(hint.id == "advice.unpacked" for hint in alone.hints)

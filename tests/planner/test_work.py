@@ -31,6 +31,21 @@ def test_packed():
     assert (work.peak_len, work.mean_len) == (2048, 2048)
 
 
+def test_padding_grows_with_the_rows_of_a_micro_batch():
+    """Exponential lengths of mean 100: the longest of n has the mean 100 x (1 + 1/2 ... + 1/n)."""
+    harmonic = {rows: sum(1 / one for one in range(1, rows + 1)) for rows in (1, 2, 4, 8, 16)}
+    data = DataFacts(
+        num_samples=1000, tokens=Range.exact(100_000), counted_by="tokenizer",
+        length_percentiles={100: 2000}, padding_share=1 - 1 / harmonic[8],
+    )  # fmt: skip
+    work = workload(recipe(), data, packing=False)
+    assert (work.padded_to(1), work.padded_to(8), work.mean_len) == (100, 272, 272)
+    for rows, times in harmonic.items():
+        assert work.padded_to(rows) == pytest.approx(100 * times, rel=0.05)
+    packed = workload(recipe(), data, packing=True)
+    assert {packed.padded_to(rows) for rows in harmonic} == {2048}
+
+
 @given(st.integers(1, 10**7), st.integers(1, 10**5))
 def test_an_exact_count_stays_exact(tokens, packed):
     """Seen on a card: 372 packed sequences became 372.00000000000006 at both ends."""

@@ -18,7 +18,7 @@ from loracle.domain.setup import TrainingSetup
 from loracle.estimate.money import break_even_hours, offered_terms, period_price
 from loracle.planner.cost import Market, budget_of, cheapest_cost
 from loracle.planner.laws import Laws
-from loracle.planner.packing import asks_to_pack, packing_hints
+from loracle.planner.packing_advice import packing_hints
 from loracle.planner.resolve import on_card
 from loracle.planner.seat import Seat
 from loracle.planner.work import Workload
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 MOST_CARDS_TRIED = 3  # each costs dozens of estimates
 NOTICEABLE_CUT = 0.01
-NOTICEABLE_PADDING = 0.10
 NOTICEABLE_DOWNLOAD = 0.15
 
 
@@ -130,8 +129,6 @@ def _data_hints(session: Session) -> Iterator[Hint]:
         )  # fmt: skip
     if data.bad_rows:
         yield Hint(id="advice.bad_rows", values={"count": data.bad_rows})
-    if not asks_to_pack(recipe) and data.padding_share >= NOTICEABLE_PADDING:
-        yield Hint(id="advice.padding", values={"share": data.padding_share})
     limit = session.plan.setup.model.max_positions
     if limit is not None and seq_len > limit:
         yield Hint(id="advice.beyond_positions", values={"seq_len": seq_len, "limit": limit})

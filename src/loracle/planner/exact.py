@@ -13,7 +13,7 @@ from loracle.domain.setup import TrainingSetup
 from loracle.domain.trace import Trace
 from loracle.dryrun.replay import DryRunMemory, replay
 from loracle.estimate.pricing import price_trace
-from loracle.planner.fit import Choice, fit_of
+from loracle.planner.fit import Choice, fit_of, usual_setup
 from loracle.planner.laws import Laws
 from loracle.planner.own_runs import NOTE as OWN_RUNS
 from loracle.planner.place import Place
@@ -53,9 +53,9 @@ def exact_choice(
     fit = fit_of(memory.device_bytes, place.gpu.usable_bytes)
     if fit == "no":
         return Choice(choice.setup, memory, fit)
-    usual = choice.setup.with_changes(seq_len=work.mean_len)
+    usual = usual_setup(choice.setup, place, work)
     speed = laws.speed(usual, place.gpu, place.around)
-    if work.mean_len == choice.setup.seq_len and OWN_RUNS not in speed.notes:
+    if usual.seq_len == choice.setup.seq_len and OWN_RUNS not in speed.notes:
         speed = price_trace(found, choice.setup, place.gpu, node=place.around)
     return Choice(choice.setup, memory, fit, speed)
 

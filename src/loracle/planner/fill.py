@@ -27,14 +27,14 @@ def fill(
     """The fastest setting for this place, or None where the choice is it already."""
     if choice.speed is None or choice.fit not in ("fits", "tight"):
         return None
-    before = useful = choice.tokens_per_s * useful_share(work, data)
+    before = useful = choice.steps_per_s * useful_len(work, data)
     found = choice
     for alternatives in (_checkpointings, _packings, _kernels):
         for setup, its_work in alternatives(recipe, found.setup, place, work, data):
             other = choose(setup, place, its_work, laws, micro_batch=None)
             if other is None or other.fit not in ("fits", "tight"):
                 continue
-            its_useful = other.tokens_per_s * useful_share(its_work, data)
+            its_useful = other.steps_per_s * useful_len(its_work, data)
             if its_useful > useful * CLEARLY_BETTER:
                 useful, found = its_useful, other
     if useful < before * WORTH_SHOWING:
@@ -59,14 +59,12 @@ def checkpoint_variants(setup: TrainingSetup) -> Iterator[TrainingSetup]:
         )
 
 
-def useful_share(work: Workload, data: DataFacts) -> float:
-    """Share of the tokens that pass through the cards that are not padding."""
-    if not work.packed:
-        return 1 - data.padding_share
-    if data.packed_sequences is None or data.num_samples == 0:
-        return 1.0
+def useful_len(work: Workload, data: DataFacts) -> float:
+    """Tokens of a sequence that are not padding, on average."""
+    if not work.packed or data.packed_sequences is None or data.num_samples == 0:
+        return work.real_len
     kept = (data.tokens_kept or data.tokens).likely
-    return min(1.0, kept / (data.packed_sequences * work.peak_len))
+    return min(work.real_len, kept / data.packed_sequences)
 
 
 def _checkpointings(

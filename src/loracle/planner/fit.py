@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from loracle.domain.estimate import MemoryEstimate, Range, SpeedEstimate
 from loracle.domain.setup import TrainingSetup
 from loracle.planner.laws import Laws
+from loracle.planner.packing import padded_rows
 from loracle.planner.place import Place
 from loracle.planner.work import Workload
 
@@ -28,9 +29,9 @@ class Choice:
     speed: SpeedEstimate | None = None
 
     @property
-    def tokens_per_s(self) -> float:
-        """Likely speed, 0 where it does not fit."""
-        return self.speed.tokens_per_s.likely if self.speed else 0.0
+    def steps_per_s(self) -> float:
+        """Likely speed, 0 where it does not fit: of one effective batch, tokens may be padding."""
+        return 1 / self.speed.step_seconds.likely if self.speed else 0.0
 
 
 def fit_of(device_bytes: Range, usable_bytes: float) -> str:
@@ -54,7 +55,7 @@ def safest_then_fastest(choices: Sequence[Choice]) -> Choice:
     group = [choice for choice in choices if _SAFETY[choice.fit] == safest]
     if safest == _SAFETY["no"]:
         return min(group, key=lambda choice: choice.memory.device_bytes.likely)
-    return max(group, key=lambda choice: choice.tokens_per_s)
+    return max(group, key=lambda choice: choice.steps_per_s)
 
 
 def choose(
@@ -82,17 +83,24 @@ def judge(setup: TrainingSetup, place: Place, work: Workload, laws: Laws) -> Cho
     memory, fit = _fit(longest, place, work, laws)
     if fit == "no":
         return Choice(longest, memory, fit)
-    usual = setup.with_changes(seq_len=work.mean_len)
+    usual = usual_setup(setup, place, work)
     return Choice(longest, memory, fit, laws.speed(usual, place.gpu, place.around))
+
+
+def usual_setup(setup: TrainingSetup, place: Place, work: Workload) -> TrainingSetup:
+    """The setup at the length that its sequences have on average, padding included."""
+    rows = padded_rows(setup, place.gpu.compute_capability)
+    return setup.with_changes(seq_len=work.padded_to(rows))
 
 
 def _best_sizes(
     family: Sequence[TrainingSetup], place: Place, work: Workload, laws: Laws
 ) -> list[Choice]:
-    """The two largest micro-batches of the safest class of fit; the smallest where none fits.
+    """The best micro-batches of the safest class of fit; the smallest where none fits.
 
     `family` is in ascending order of micro-batch. A larger one needs no less memory, so the search
-    goes down from the largest and stops where it fits; it is seldom slower, so two are compared.
+    goes down from the largest and stops where it fits; it is seldom slower, so two are compared,
+    but for rows of many lengths: more of them are padded to a longer one, so all are.
     """
     fits: list[str] = []
     for one in reversed(family):
@@ -105,8 +113,9 @@ def _best_sizes(
     if safest == "no":
         return [judge(family[0], place, work, laws)]
     largest = len(family) - 1 - fits.index(safest)
-    second = family[largest - 1 : largest] if largest > 0 else []
-    chosen = [judge(one, place, work, laws) for one in (*second, family[largest])]
+    pads = work.mean_len > work.real_len
+    smallest = 0 if pads else max(0, largest - 1)
+    chosen = [judge(one, place, work, laws) for one in family[smallest : largest + 1]]
     return [choice for choice in chosen if _SAFETY[choice.fit] <= _SAFETY[safest]]
 
 

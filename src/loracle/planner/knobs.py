@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from loracle.domain.plan import DataFacts
 from loracle.domain.recipe import Recipe
 from loracle.domain.setup import TrainingSetup
-from loracle.planner.fit import Choice, choose
+from loracle.planner.fit import Choice, choose, usual_setup
 from loracle.planner.laws import Laws
 from loracle.planner.place import Place
 from loracle.planner.work import Workload, cut_share_at, workload
@@ -114,8 +114,7 @@ def _slowdown(
 ) -> float:
     """Training time with the knobs over the time without, had the card the memory for that."""
     before = workload(recipe, data, packing=start.setup.packing)
-    unturned = start.setup.with_changes(
-        seq_len=before.mean_len,
+    unturned = usual_setup(start.setup, place, before).with_changes(
         num_gpus=choice.setup.num_gpus,
         parallel=choice.setup.parallel,
         grad_accum=max(1, choice.setup.grad_accum * choice.setup.micro_batch

@@ -5,13 +5,8 @@ packing where they do (`jobs/train/isolation.py`). A plan that packed all the sa
 time and a cost that the run cannot keep, so the same choice is made here from the catalog's facts.
 """
 
-from collections.abc import Iterator, Sequence
-
-from loracle.domain.plan import DataFacts, Hint
 from loracle.domain.recipe import Recipe
 from loracle.domain.setup import TrainingSetup
-from loracle.planner.seat import Seat
-from loracle.planner.work import workload
 
 FLASH_SINCE = (8, 0)  # the compute capability that torch's variable-length kernel wants
 
@@ -33,32 +28,7 @@ def can_pack(setup: TrainingSetup, capability: tuple[int, int]) -> bool:
     return any(layout in setup.model.keeps_apart for layout in _layouts(setup, capability))
 
 
-def packing_hints(recipe: Recipe, seats: Sequence[Seat], data: DataFacts) -> Iterator[Hint]:
-    """Where the recipe asks for packing and the model mixes packed documents: what that costs.
-
-    `seats` are in the order of recommendation; the first one speaks for the plan.
-    """
-    if not asks_to_pack(recipe):
-        return
-    setup, gpu = seats[0].choice.setup, seats[0].place.gpu
-    values: dict[str, object] = {"architecture": setup.model.model_type}
-    if not setup.packing and data.num_samples == 0:
-        yield Hint(id="advice.unpacked_no_data", values=values)
-        return
-    if not setup.packing:
-        packed = workload(recipe, data, packing=True).sequences_per_epoch.likely
-        values |= {"sequences": data.num_samples, "packed": int(packed)}
-        yield Hint(id="advice.unpacked", values={**values, "share": data.padding_share})
-        return
-    if _packs_by_mask(setup, gpu.compute_capability):
-        yield Hint(id="advice.packed_by_mask", values=values)
-    unpacked = {seat.place.gpu.name for seat in seats if not seat.choice.setup.packing}
-    if unpacked:
-        values |= {"cards": sorted(unpacked), "share": data.padding_share}
-        yield Hint(id="advice.unpacked_elsewhere", values=values)
-
-
-def _packs_by_mask(setup: TrainingSetup, capability: tuple[int, int]) -> bool:
+def packs_by_mask(setup: TrainingSetup, capability: tuple[int, int]) -> bool:
     """Whether it packs by a block mask on a card whose flat kernel would serve other models."""
     layouts = _layouts(setup, capability)
     return (
@@ -67,6 +37,15 @@ def _packs_by_mask(setup: TrainingSetup, capability: tuple[int, int]) -> bool:
         and "flat" in layouts
         and "flat" not in setup.model.keeps_apart
     )
+
+
+def padded_rows(setup: TrainingSetup, capability: tuple[int, int]) -> int:
+    """How many sequences are padded to the longest of them: one where nothing is.
+
+    Lying flat, the rows of a micro-batch need no padding, packed or not.
+    """
+    flat = "flat" in _layouts(setup, capability) and "flat" in setup.model.keeps_apart
+    return 1 if setup.stack == "loracle" and flat else setup.micro_batch
 
 
 def _layouts(setup: TrainingSetup, capability: tuple[int, int]) -> tuple[str, ...]:

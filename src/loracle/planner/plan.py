@@ -21,7 +21,7 @@ from loracle.estimate.storage import checkpoint_bytes, download_bytes, merged_by
 from loracle.planner.advise import Session, advise, verdict
 from loracle.planner.cost import Market, budget_of, cheapest_cost
 from loracle.planner.fill import checkpoint_variants, fill
-from loracle.planner.fit import Choice, choose, safest_then_fastest
+from loracle.planner.fit import Choice, choose, safest_then_fastest, usual_setup
 from loracle.planner.laws import Laws, formula_laws
 from loracle.planner.place import Place, places, several
 from loracle.planner.rank import rank
@@ -105,14 +105,16 @@ def _assemble(
     market: Market,
 ) -> Plan:
     candidates = tuple(seat.candidate for seat in seated)
-    work = seated[0].work  # of the best, or of the first where none is
+    first = seated[0]  # the best, where one is
+    work = first.work
+    usual = usual_setup(first.choice.setup, first.place, work)
     best = 0 if candidates[0].rank == 1 else None
     plan = Plan(
         recipe=recipe.model_dump(mode="json"),
         setup=setup,
         data=data,
         num_steps=work.num_steps,
-        total_tokens=work.tokens,
+        total_tokens=work.tokens.scaled(usual.seq_len / work.mean_len),
         memory=candidates[0].memory,
         candidates=candidates,
         verdict=Hint(id="verdict.none"),

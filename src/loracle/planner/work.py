@@ -8,15 +8,17 @@ from loracle.domain.estimate import Range
 from loracle.domain.plan import DataFacts
 from loracle.domain.recipe import Recipe
 
+PADDED_TOGETHER = 8  # rows of a micro-batch that `DataFacts.padding_share` is counted for
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The job in steps and tokens.
 
-    `peak_len` is the longest sequence that a micro-batch can hold (it sets the memory), `mean_len`
-    what a sequence is padded or packed to on average (it sets the time). `steps` is a range where
-    tokens were only bounded. `tokens` counts what passes through the cards in all epochs, padding
-    included.
+    `peak_len` is the longest sequence that a micro-batch can hold (it sets the memory), `real_len`
+    what a sequence has on average, `mean_len` what it is padded or packed to in a micro-batch of
+    `PADDED_TOGETHER`. `steps` is a range where tokens were only bounded. `tokens` counts what
+    passes through the cards in all epochs, with the padding of such micro-batches.
     """
 
     steps: Range
@@ -25,12 +27,23 @@ class Workload:
     tokens: Range
     peak_len: int
     mean_len: int
+    real_len: int
     packed: bool
 
     @property
     def num_steps(self) -> int:
         """The likely number of optimizer steps."""
         return math.ceil(self.steps.likely)
+
+    def padded_to(self, rows: int) -> int:
+        """The mean length of a sequence where `rows` are padded to the longest of them.
+
+        The mean of the longest grows with the logarithm of their number (for exponential lengths
+        it is the harmonic number), through the two points that are known: none at one row, the
+        data's padding at `PADDED_TOGETHER`.
+        """
+        growth = (self.mean_len - self.real_len) * math.log(rows) / math.log(PADDED_TOGETHER)
+        return max(1, min(self.peak_len, round(self.real_len + growth)))
 
 
 def given_tokens(tokens: int) -> DataFacts:
@@ -41,8 +54,8 @@ def given_tokens(tokens: int) -> DataFacts:
 def workload(recipe: Recipe, data: DataFacts, *, packing: bool) -> Workload:
     """The work that a recipe makes of a data set.
 
-    Packed sequences are full; without packing a sample is a sequence, padded to the longest of its
-    micro-batch (`padding_share` of the facts). A last, incomplete step counts as a step.
+    Packed sequences are full; without packing a sample is a sequence, which some layouts pad to the
+    longest of its micro-batch. A last, incomplete step counts as a step.
     """
     seq_len = recipe.training.seq_len
     batch = recipe.training.effective_batch
@@ -50,13 +63,14 @@ def workload(recipe: Recipe, data: DataFacts, *, packing: bool) -> Workload:
     kept = data.tokens_kept or data.tokens
     if packed:
         sequences = _packed_sequences(data, kept, seq_len)
-        peak_len = mean_len = seq_len
+        peak_len = mean_len = real_len = seq_len
     else:
         sequences = Range.exact(data.num_samples)
         longest = data.length_percentiles.get(100, seq_len)
         peak_len = max(1, min(seq_len, math.ceil(longest)))
-        padded = kept.likely / data.num_samples / (1 - min(data.padding_share, 0.99))
-        mean_len = max(1, min(peak_len, round(padded)))
+        real = kept.likely / data.num_samples
+        real_len = max(1, min(peak_len, round(real)))
+        mean_len = max(1, min(peak_len, round(real / (1 - min(data.padding_share, 0.99)))))
     if recipe.training.steps is not None:
         steps = Range.exact(recipe.training.steps)
         epochs = recipe.training.steps * batch / max(1.0, sequences.likely)
@@ -70,6 +84,7 @@ def workload(recipe: Recipe, data: DataFacts, *, packing: bool) -> Workload:
         tokens=steps.scaled(batch * mean_len),
         peak_len=peak_len,
         mean_len=mean_len,
+        real_len=real_len,
         packed=packed,
     )
 

@@ -175,6 +175,7 @@ def fewest_cards(bench: Bench, setup: TrainingSetup, card: str, most: int = 8) -
     work = Workload(
         steps=Range.exact(1), epochs=1, sequences_per_epoch=Range.exact(16), packed=True,
         tokens=Range.exact(16 * setup.seq_len), peak_len=setup.seq_len, mean_len=setup.seq_len,
+        real_len=setup.seq_len,
     )  # fmt: skip
     num_gpus = 1
     while num_gpus <= most:
