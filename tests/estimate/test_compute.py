@@ -1,5 +1,7 @@
 """FLOPs and bytes of small models, worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +87,20 @@ def test_flash_attention_is_quadratic_and_causal():
     assert [(op.flops, op.count) for op in forward] == [(4 * 3 * 4 * 512 * 16, 2)]
     double = [op for op in step_ops(setup(seq_len=64)) if op.kind == "attention"]
     assert double[0].flops == 4 * forward[0].flops
+
+
+def test_a_block_mask_computes_the_masked_half_too():
+    """StableLM, which packs in rows: SDPA with a mask does the whole square, at a slower rate."""
+    flat = setup(stack="loracle", packing=True)
+    rows = flat.with_changes(model=replace(TINY, keeps_apart=("rows",)))
+    unpacked = rows.with_changes(packing=False)
+    attention = {
+        name: [op for op in step_ops(one) if op.kind == "attention"]
+        for name, one in (("flat", flat), ("rows", rows), ("unpacked", unpacked))
+    }
+    assert [op.flops for op in attention["rows"]] == [2 * op.flops for op in attention["flat"]]
+    assert {op.name for op in attention["rows"]} == {"masked"}
+    assert attention["unpacked"] == attention["flat"]
 
 
 def test_eager_attention_streams_every_score():

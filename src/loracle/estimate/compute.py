@@ -309,7 +309,7 @@ class _Step:
             self._scores(layers)
             return
         window = shape.sliding_window or length
-        masked = setup.attention == "sdpa-masked"
+        masked = setup.attention == "sdpa-masked" or _packs_by_mask(setup)
         square = masked or (setup.attention == "sdpa" and window < length)  # SDPA takes a mask
         seen = length if square else min(length, window)
         pairs = batch * heads * (float(length) * seen - (0 if square else seen * seen / 2))
@@ -388,3 +388,17 @@ class _Step:
             Op("optimizer", setup.optimizer, 0.0, per_param * params / shards, "float32",
                (params,), "optimizer", 1, launches)
         )  # fmt: skip
+
+
+def _packs_by_mask(setup: TrainingSetup) -> bool:
+    """Whether loracle's trainer packs with a block mask on any card (`domain.model.keeps_apart`).
+
+    The models that it lays flat on newer cards take a mask too on those before Ampere, whose rate
+    of attention is already that of masked rows.
+    """
+    return (
+        setup.packing
+        and setup.stack == "loracle"
+        and setup.attention == "sdpa"
+        and setup.model.keeps_apart == ("rows",)
+    )
