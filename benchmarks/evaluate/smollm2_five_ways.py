@@ -87,7 +87,8 @@ def five_ways(folder: Path, options: argparse.Namespace) -> None:
     from loracle.cli.evaluate_screen import show
     from loracle.cli.output import Output
     from loracle.jobs.demo import make_data
-    from loracle.jobs.evaluate.evaluate import Spec, evaluate
+    from loracle.jobs.evaluate.evaluate import evaluate
+    from loracle.jobs.evaluate.result import Spec
     from loracle.jobs.evaluate.subjects import Subject, choose_device, compute_dtype
     from loracle.jobs.evaluate.targets import find_target
     from loracle.jobs.merge.deed import merge_target

@@ -10,7 +10,7 @@ from loracle import words
 from loracle.cli.output import Output
 
 if TYPE_CHECKING:
-    from loracle.jobs.evaluate.evaluate import Spec
+    from loracle.jobs.evaluate.result import Spec
     from loracle.jobs.evaluate.subjects import Subject
     from loracle.jobs.evaluate.targets import Target
 
@@ -54,6 +54,7 @@ def run(
     require_stack()
     from loracle.cli.evaluate_screen import show
     from loracle.jobs.evaluate.evaluate import evaluate
+    from loracle.jobs.evaluate.prompts import asks_the_same
     from loracle.jobs.evaluate.subjects import choose_device
     from loracle.jobs.evaluate.targets import find_target
 
@@ -71,6 +72,7 @@ def run(
         found, data=data, train_data=train_data, metric=metric, max_new_tokens=max_new_tokens,
         batch=batch, margin=margin, max_items=max_items,
     )  # fmt: skip
+    tokenizer = found.tokenizer or found.base
     folder = out or (found.run.path if found.run else Path.cwd()) / "evaluation"
     try:
         evaluation = evaluate(
@@ -78,7 +80,8 @@ def run(
             spec,
             folder,
             device=device,
-            tokenizer_source=found.tokenizer or found.base,
+            tokenizer_source=tokenizer,
+            same_prompts=asks_the_same(found, tokenizer),
             progress=_progress(output),
         )
     except KeyboardInterrupt:
@@ -90,7 +93,7 @@ def run(
 
         document["tasks"] = run_tasks(
             subjects, named, folder, limit=limit, device=device,
-            tokenizer_source=found.tokenizer or found.base,
+            tokenizer_source=tokenizer,
         )  # fmt: skip
     if output.mode == "json":
         output.json(document)
@@ -146,8 +149,8 @@ def _subjects(
 def _spec(found: "Target", **given: object) -> "Spec":
     """Flags over the run's recipe over defaults."""
     from loracle.errors import InputError
-    from loracle.jobs.evaluate.evaluate import Spec
     from loracle.jobs.evaluate.metrics import METRICS
+    from loracle.jobs.evaluate.result import Spec
 
     recipe = found.recipe
     values: dict[str, object] = {}

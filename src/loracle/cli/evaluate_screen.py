@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from loracle.cli.output import Column, Output
 
 if TYPE_CHECKING:
-    from loracle.jobs.evaluate.evaluate import Evaluation
+    from loracle.jobs.evaluate.result import Evaluation
     from loracle.jobs.statistics import Comparison
 
 
@@ -45,6 +45,8 @@ def show(
     output.line()
     for hint in evaluation.hints:
         output.line(output.text(hint.id, **_readable(hint.values)))
+    for one in evaluation.warnings:
+        output.warning(one.id, **one.values)
     if evaluation.unscored:
         limit = evaluation.spec.max_tokens
         output.warning("evaluate.unscored", rows=evaluation.unscored, limit=limit)

@@ -8,7 +8,8 @@ import torch
 
 from loracle.errors import DataError, InputError, RunError
 from loracle.jobs.evaluate import evaluate as module
-from loracle.jobs.evaluate.evaluate import Spec, evaluate
+from loracle.jobs.evaluate.evaluate import evaluate
+from loracle.jobs.evaluate.result import Spec
 from loracle.jobs.evaluate.subjects import Subject
 from loracle.jobs.evaluate.targets import check_base, find_target, subjects_of
 from loracle.jobs.merge.merge import merge
@@ -220,3 +221,28 @@ class TestFaults:
         with pytest.raises(InputError) as caught:
             judged(find_target(str(run)), tmp_path / "none.jsonl", tmp_path / "out")
         assert caught.value.code == "E013"
+
+
+def test_prompts_other_than_in_training_are_a_warning(run, loracle):
+    from loracle.catalog.datasets import read_dataset
+    from loracle.jobs.train.model import load_tokenizer
+    from loracle.jobs.train.templates import prompts_hash
+
+    facts = json.loads((run / "run.json").read_text())
+    samples = read_dataset(run.parents[1] / "train.jsonl").samples
+    facts["prompts_hash"] = prompts_hash(load_tokenizer(str(run / "adapter")), samples)
+    (run / "run.json").write_text(json.dumps(facts))
+    few = ("--max-items", 2, "--max-new-tokens", 2)
+    _, _, errors = loracle("evaluate", run, *few)
+    assert "other prompts than training" not in errors
+
+    template = run / "adapter" / "chat_template.jinja"
+    template.write_text(template.read_text().replace("assistant", "bot"))
+    _, _, errors = loracle("evaluate", run, *few)
+    assert "other prompts than training" in errors
+    assert "no chat template" not in errors
+
+    template.unlink()
+    _, out, _ = loracle("evaluate", run, *few, "--json")
+    warned = [one["id"] for one in json.loads(out)["warnings"]]
+    assert warned == ["evaluate.other_prompts", "evaluate.no_template"]

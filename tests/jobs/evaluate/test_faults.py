@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from loracle.errors import MachineError, RunError
-from loracle.jobs.evaluate.evaluate import Spec, evaluate
+from loracle.jobs.evaluate.evaluate import evaluate
+from loracle.jobs.evaluate.result import Spec
 from loracle.jobs.evaluate.subjects import Subject, loaded
 from loracle.jobs.evaluate.targets import find_target, subjects_of
 from loracle.jobs.merge.deed import merge_target

@@ -20,8 +20,8 @@ from loracle.jobs.train.options import Options
 from loracle.jobs.writing import writing
 
 if TYPE_CHECKING:
-    from loracle.jobs.evaluate.evaluate import Evaluation
     from loracle.jobs.evaluate.judge import Equivalence
+    from loracle.jobs.evaluate.result import Evaluation
 
 STEPS, QUESTIONS = 80, 120
 METHODS = ("lora", "qlora")
@@ -178,7 +178,8 @@ def _merge(run: RunFolder) -> Path:
 
 def _score(folder: Path, run: RunFolder, merged: Path, questions: int, tell: Tell) -> "Evaluation":
     """Base, adapter and merged model on the held-out requests, as `loracle evaluate RUN` does."""
-    from loracle.jobs.evaluate.evaluate import Spec, evaluate
+    from loracle.jobs.evaluate.evaluate import evaluate
+    from loracle.jobs.evaluate.result import Spec
     from loracle.jobs.evaluate.subjects import choose_device, compute_dtype
     from loracle.jobs.evaluate.targets import find_target, subjects_of
 

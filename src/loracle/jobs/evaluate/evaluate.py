@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,9 @@ from loracle.jobs.evaluate.answers import (
     make_items,
     refuse_unknown_ids,
 )
-from loracle.jobs.evaluate.duplicates import Duplicates, find_duplicates
+from loracle.jobs.evaluate.duplicates import find_duplicates
 from loracle.jobs.evaluate.fidelity import Fidelity
 from loracle.jobs.evaluate.judge import (
-    Equivalence,
     Scores,
     advise,
     compare,
@@ -29,10 +27,11 @@ from loracle.jobs.evaluate.judge import (
     scores_of,
 )
 from loracle.jobs.evaluate.metrics import METRICS, choose_metrics, score
+from loracle.jobs.evaluate.prompts import prompt_warnings
+from loracle.jobs.evaluate.result import Evaluation, Spec
 from loracle.jobs.evaluate.store import Store
 from loracle.jobs.evaluate.subjects import Loaded, Subject, loaded, short_memory
 from loracle.jobs.runs import write_json
-from loracle.jobs.statistics import Comparison
 from loracle.jobs.train.data import file_facts
 from loracle.jobs.train.facts import fingerprint_model
 from loracle.jobs.train.model import load_tokenizer, special_tokens
@@ -42,71 +41,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-SCHEMA = "loracle.evaluation/1"
 Progress = Callable[[str, int, int], None]  # subject, items done, items in all
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    """What is asked. `metric` auto looks at the references; `max_items` takes the first rows."""
-
-    data: str
-    format: str = "auto"
-    train_data: str | None = None
-    metric: str = "auto"
-    max_new_tokens: int = 128
-    batch: int = 8
-    margin: float = 0.02
-    max_tokens: int = 2048
-    max_items: int | None = None
-    train_on: str = "auto"
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """The whole answer; `document` is its JSON form."""
-
-    spec: Spec
-    metrics: tuple[str, ...]
-    items: tuple[Item, ...]
-    report: DataReport
-    unscored: int  # rows whose answer lies beyond `max_tokens`: no label is left to score
-    scores: Mapping[str, Scores]
-    comparisons: Mapping[str, Mapping[str, Comparison]]  # "a>b": metric: comparison
-    equivalences: Mapping[str, Equivalence]  # merged subject: against its adapter
-    duplicates: Duplicates | None
-    hints: tuple[Hint, ...]
-    device: str
-    subjects: tuple[Subject, ...] = field(default=())
-
-    @property
-    def metric(self) -> str:
-        """What decides: the first metric, or the loss."""
-        return self.metrics[0] if self.metrics else "loss"
-
-    def document(self) -> dict[str, object]:
-        """Plain data, without the items (they lie beside it, one file a subject)."""
-        return {
-            "schema": SCHEMA,
-            "data": self.spec.data,
-            "num_items": len(self.items),
-            "unscored": self.unscored,
-            "metrics": list(self.metrics),
-            "decides": self.metric,
-            "margin": self.spec.margin,
-            "device": self.device,
-            "subjects": {
-                one.id: _subject_document(one, self.scores[one.id]) for one in self.subjects
-            },
-            "comparisons": {
-                pair: {metric: _finite(asdict(one)) for metric, one in found.items()}
-                for pair, found in self.comparisons.items()
-            },
-            "equivalence": {name: _finite(asdict(one)) for name, one in self.equivalences.items()},
-            "duplicates": None if self.duplicates is None else asdict(self.duplicates),
-            "hints": [asdict(one) for one in self.hints],
-        }
 
 
 def evaluate(
@@ -116,12 +51,14 @@ def evaluate(
     *,
     device: "torch.device",
     tokenizer_source: str,
+    same_prompts: bool | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Answer, score and judge; results and `report.json` go into `folder`.
 
     Answers that are there already, of the same weights, prompts and decoding, are not made again.
     Subject ids that start with `merged` are held against `adapter`; the others against `base`.
+    `same_prompts` is what `asks_the_same` found: False is a warning of the evaluation.
 
     Raises:
         InputError, DataError: the held-out set is missing or bad, or has no item to score.
@@ -143,7 +80,10 @@ def evaluate(
     scores = {
         one.id: scores_of(one.id, items, answers[one.id], metrics, labels) for one in subjects
     }
-    evaluation = _judge(job, subjects, scores, fidelity, data.report, len(every) - len(items))
+    evaluation = _judge(
+        job, subjects, scores, fidelity, data.report, len(every) - len(items),
+        prompt_warnings(tokenizer, samples, same_prompts),
+    )  # fmt: skip
     with writing(folder):
         write_json(folder / "report.json", evaluation.document())
     return evaluation
@@ -306,6 +246,7 @@ def _judge(
     fidelity: Mapping[str, Fidelity],
     report: DataReport,
     unscored: int,
+    warnings: tuple[Hint, ...],
 ) -> Evaluation:
     spec = job.spec
     metric = job.metrics[0] if job.metrics else "loss"
@@ -348,6 +289,7 @@ def _judge(
             four_bit=four_bit,
             margin=spec.margin,
         ),
+        warnings=warnings,
         device=job.device.type,
         subjects=tuple(subjects),
     )
@@ -383,23 +325,3 @@ def _digest(value: Any) -> str:
     import hashlib
 
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
-
-
-def _finite(document: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: one item can show no difference at all, which is null."""
-    infinite = (float("inf"), -float("inf"))
-    return {key: None if value in infinite else value for key, value in document.items()}
-
-
-def _subject_document(subject: Subject, scores: Scores) -> dict[str, object]:
-    plain = replace(subject, adapter=None)
-    return {
-        "weights": plain.weights,
-        "adapter": None if subject.adapter is None else str(subject.adapter),
-        "quant": subject.quant,
-        "dtype": subject.dtype,
-        "loss": scores.loss,
-        "ended_share": scores.ended_share,
-        "mean_tokens": scores.mean_tokens,
-        **{metric: scores.mean(metric) for metric in scores.by_metric},
-    }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from loracle.catalog.datasets import Sample, read_dataset
 from loracle.errors import LoracleError, RunError
+from loracle.jobs.evaluate.prompts import asks_the_same
 from loracle.jobs.evaluate.targets import Target, check_base
 from loracle.jobs.merge.base import find_base, read_base
 from loracle.jobs.merge.gguf import check_export, export_gguf
@@ -143,29 +144,9 @@ def merge_target(
         kept=kept,
         measured=tuple(made),
         not_verified=shortage,
-        same_prompts=asks_the_same(target, kept.result.folder),
+        same_prompts=asks_the_same(target, str(kept.result.folder)),
         gguf=gguf,
     )
-
-
-def asks_the_same(target: Target, folder: Path) -> bool | None:
-    """Whether the merged folder's tokenizer and template make the prompts of training.
-
-    A model served with another template than it was trained with loses half of its quality
-    without an error. None where the run kept no hash, or its training set cannot be read.
-    """
-    from loracle.jobs.train.model import load_tokenizer
-    from loracle.jobs.train.templates import prompts_hash
-
-    expected = target.run.read_facts().get("prompts_hash") if target.run is not None else None
-    if expected is None or target.recipe is None or target.recipe.data.train is None:
-        return None
-    data = target.recipe.data
-    try:
-        samples = read_dataset(str(data.train), format=data.format, skip_bad=True).samples
-    except LoracleError:
-        return None
-    return prompts_hash(load_tokenizer(str(folder)), samples) == expected
 
 
 def _make(
