@@ -93,7 +93,7 @@ def run(
 
         document["tasks"] = run_tasks(
             subjects, named, folder, limit=limit, device=device,
-            tokenizer_source=tokenizer,
+            tokenizer_source=tokenizer, batch=spec.batch,
         )  # fmt: skip
     if output.mode == "json":
         output.json(document)

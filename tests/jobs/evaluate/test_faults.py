@@ -210,3 +210,45 @@ def test_a_disk_that_fills_up_while_merging(run):
     assert caught.value.message == "error.not_written"
     assert [one.name for one in run.iterdir() if "merg" in one.name] == []
     assert merge_target(find_target(str(run)), verifies=False).kept.result.changed == 14
+
+
+def out_of_memory_from_call(monkeypatch, number):
+    """Every forward pass of the model from this one on finds the card full."""
+    from transformers import LlamaForCausalLM
+
+    whole, calls = LlamaForCausalLM.forward, []
+
+    def forward(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) >= number:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return whole(self, *args, **kwargs)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", forward)
+
+
+@pytest.mark.parametrize("call", [1, 3])  # the unmerged model's, and one of the merged model's
+def test_a_full_card_while_verifying_leaves_nothing(run, loracle, monkeypatch, call):
+    before = sorted(one.name for one in run.iterdir())
+    out_of_memory_from_call(monkeypatch, call)
+    code, _, err = loracle("merge", run, "--prompts", 4)
+    assert (code, "error[E055]" in err, "--no-verify" in err) == (2, True, True)
+    assert sorted(one.name for one in run.iterdir()) == before
+    code, _, err = loracle("merge", run, "--no-verify")
+    assert code == 0, err
+
+
+def test_a_full_card_while_evaluating_keeps_the_answers(run, loracle, monkeypatch):
+    few = ("evaluate", run, "--max-items", 4, "--max-new-tokens", 2, "--batch", 2)
+    out_of_memory_from_call(monkeypatch, 5)  # a batch takes three passes: losses, two tokens
+    code, _, err = loracle(*few)
+    assert (code, "error[E055]" in err, "smaller --batch" in err) == (2, True, True)
+    assert not (run / "evaluation" / "report.json").exists()
+    (kept,) = (run / "evaluation" / "items").glob("*.jsonl")
+    assert len(kept.read_text().splitlines()) == 3  # a heading and the first batch, whole
+
+
+def test_a_full_card_in_a_chat_is_one_error(run, loracle, monkeypatch):
+    out_of_memory_from_call(monkeypatch, 1)
+    code, _, err = loracle("chat", run, stdin="hello\n")
+    assert (code, "error[E055]" in err, "hint:" in err) == (2, True, True)

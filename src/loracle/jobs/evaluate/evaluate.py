@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,11 +140,16 @@ class _Job:
             ]
             if not wanted:
                 continue
-            with short_memory(self.spec.batch), loaded(wanted, self.device) as holder:
+            with self._short_memory(), loaded(wanted, self.device) as holder:
                 for one in wanted:
                     self._answer(holder, one, stores[one.id], answers[one.id])
                     self._distributions(holder, one, stores, merged, captures, fidelity)
         return answers, fidelity
+
+    def _short_memory(self) -> AbstractContextManager[None]:
+        return short_memory(
+            "error.evaluate.memory", hint="hint.evaluate.batch", batch=self.spec.batch
+        )
 
     def _missing(self, answers: Mapping[int, Answer]) -> list[list[Item]]:
         return [group for group in self.groups if any(item.row not in answers for item in group)]

@@ -88,16 +88,16 @@ def loaded(subjects: list[Subject], device: "torch.device") -> Iterator["Loaded"
 
 
 @contextmanager
-def short_memory(batch: int) -> Iterator[None]:
-    """Turn CUDA's out of memory into MachineError E055; answers given so far stay on disk."""
-    import torch
+def short_memory(message: str, *, hint: str, **values: object) -> Iterator[None]:
+    """Turn the card's out of memory, in any spelling, into MachineError E055 with that message."""
+    from loracle.jobs.train.faults import is_out_of_memory
 
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise MachineError(
-            "error.evaluate.memory", code="E055", hint="hint.evaluate.batch", batch=batch
-        ) from error
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise MachineError(message, code="E055", hint=hint, **values) from error
 
 
 class Loaded:
@@ -157,6 +157,7 @@ def _with_adapter(model: Any, subject: Subject) -> Any:
     from peft import PeftModel
 
     from loracle.jobs.merge.adapter import check_adapter, check_finite
+    from loracle.jobs.train.faults import is_out_of_memory
 
     assert subject.adapter is not None
     check_finite(check_adapter(subject.adapter)[1])
@@ -168,6 +169,8 @@ def _with_adapter(model: Any, subject: Subject) -> Any:
                 model = PeftModel.from_pretrained(model, folder, adapter_name=name)
             loaded_keys = model.load_adapter(folder, adapter_name=name)
     except (RuntimeError, ValueError, TypeError, KeyError) as error:  # of another base or PEFT
+        if is_out_of_memory(error):
+            raise
         raise _no_fit(subject, _first_line(error)) from error
     missing = sorted(loaded_keys.missing_keys)
     strange = sorted(key for key in loaded_keys.unexpected_keys if "lora_" in key)

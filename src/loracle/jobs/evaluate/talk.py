@@ -1,7 +1,7 @@
 """Base and adapter answer the same message, from one loaded model."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,14 @@ from loracle.catalog.datasets import Sample, Turn
 from loracle.errors import InputError
 from loracle.jobs.evaluate.answers import Item, generate
 from loracle.jobs.evaluate.evaluate import generation_stops
-from loracle.jobs.evaluate.subjects import Loaded, Subject, choose_device, compute_dtype, loaded
+from loracle.jobs.evaluate.subjects import (
+    Loaded,
+    Subject,
+    choose_device,
+    compute_dtype,
+    loaded,
+    short_memory,
+)
 from loracle.jobs.evaluate.targets import Target, subjects_of
 from loracle.jobs.train.model import load_tokenizer, special_tokens
 from loracle.jobs.train.templates import encode_prompt
@@ -42,7 +49,7 @@ class Conversation:
             turns.append(Turn("user", message))
             sample = Sample(kind="messages", row=1, messages=(*turns, Turn("assistant", "")))
             item = Item(1, tuple(encode_prompt(self.tokenizer, sample)), (), (), message, None)
-            with self.holder.use(subject) as model:
+            with _short_memory(), self.holder.use(subject) as model:
                 (answer,) = generate(
                     model, [item], self.stop_ids, self.pad_id, max_new_tokens, self.tokenizer
                 )
@@ -59,10 +66,16 @@ def conversation(target: Target, *, system: str | None = None) -> Iterator[Conve
     subjects = subjects_of(target, dtype=compute_dtype(device, target.dtype), merged=[])
     tokenizer: Any = load_tokenizer(target.tokenizer or target.base)
     special = special_tokens(tokenizer, generation_stops(subjects))
-    with loaded(subjects, device) as holder:
+    with ExitStack() as stack:
+        with _short_memory():
+            holder = stack.enter_context(loaded(subjects, device))
         talk = Conversation(
             holder, subjects, tokenizer, sorted(special.stop_ids), special.pad_token_id,
             system, {},
         )  # fmt: skip
         talk.reset()
         yield talk
+
+
+def _short_memory() -> AbstractContextManager[None]:
+    return short_memory("error.evaluate.chat_memory", hint="hint.evaluate.chat_memory")

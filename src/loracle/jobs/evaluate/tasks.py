@@ -63,12 +63,14 @@ def run_tasks(
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
+    from loracle.jobs.train.faults import is_out_of_memory
+
     quiet_libraries()
     tokenizer = load_tokenizer(tokenizer_source)
     found: dict[str, dict[str, float]] = {}
     for subject in subjects:
         with (
-            short_memory(batch),
+            short_memory("error.evaluate.memory", hint="hint.evaluate.batch", batch=batch),
             loaded([subject], device) as holder,
             holder.use(subject) as model,
         ):
@@ -84,6 +86,8 @@ def run_tasks(
                     verbosity="ERROR",
                 )
             except (KeyError, ValueError, OSError, RuntimeError) as error:
+                if is_out_of_memory(error):
+                    raise
                 raise RunError("error.evaluate.tasks", code="E073", cause=_cause(error)) from error
         with writing(folder):
             _keep_items(folder / "tasks", subject.id, results or {})

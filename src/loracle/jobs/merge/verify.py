@@ -1,6 +1,7 @@
 """Hold a merged folder against the unmerged model, on real prompts, before anyone trusts it."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,14 @@ from loracle.jobs.evaluate.answers import (
     token_losses,
 )
 from loracle.jobs.evaluate.fidelity import Fidelity, capture, choose_groups, compare
-from loracle.jobs.evaluate.subjects import Loaded, Subject, choose_device, compute_dtype, loaded
+from loracle.jobs.evaluate.subjects import (
+    Loaded,
+    Subject,
+    choose_device,
+    compute_dtype,
+    loaded,
+    short_memory,
+)
 from loracle.jobs.train.model import load_tokenizer, special_tokens
 
 BATCH = 4
@@ -54,7 +62,10 @@ def reference_of(
     base: str, adapter: Path, *, quant: str | None, dtype: str, tokenizer: str,
     samples: Sequence[Sample], max_tokens: int = 1024,
 ) -> Reference:  # fmt: skip
-    """What the unmerged model says: base as training held it, with the adapter on top."""
+    """What the unmerged model says: base as training held it, with the adapter on top.
+
+    Raises MachineError E055 where the card's memory is short, as `verify` does.
+    """
     device = choose_device()
     chosen = compute_dtype(device, dtype)
     words = load_tokenizer(tokenizer)
@@ -63,7 +74,7 @@ def reference_of(
     pad = special_tokens(words, None).pad_token_id
     refuse_unknown_ids(items, pad, [base], tokenizer)
     subject = Subject(id="adapter", weights=base, adapter=adapter, quant=quant, dtype=chosen)
-    with loaded([subject], device) as holder, holder.use(subject) as model:
+    with _short_memory(), loaded([subject], device) as holder, holder.use(subject) as model:
         log_probs = capture(model, groups, pad)
         loss = _loss(holder, subject, groups, pad)
     return Reference(items, groups, dict(log_probs), loss, pad, chosen)
@@ -73,7 +84,7 @@ def verify(folder: Path, reference: Reference) -> Verification:
     """Load a merged folder and compare it with the reference."""
     device = choose_device()
     subject = Subject(id="merged", weights=str(folder), dtype=reference.dtype)
-    with loaded([subject], device) as holder, holder.use(subject) as model:
+    with _short_memory(), loaded([subject], device) as holder, holder.use(subject) as model:
         found = compare(model, reference.groups, reference.log_probs, reference.pad_id)  # type: ignore[arg-type]
         loss = _loss(holder, subject, reference.groups, reference.pad_id)
     return Verification(
@@ -109,6 +120,10 @@ def memory_shortage(num_bytes: int, dtype: str) -> tuple[int, int] | None:
         free = _available()
         need = num_bytes * (2 if compute_dtype(device, dtype) == "float32" else 1) * _HEADROOM
     return (round(need), free) if need > free else None
+
+
+def _short_memory() -> AbstractContextManager[None]:
+    return short_memory("error.merge.memory", hint="hint.merge.no_verify")
 
 
 def _loss(holder: Loaded, subject: Subject, groups: list[list[Item]], pad_id: int) -> float:
