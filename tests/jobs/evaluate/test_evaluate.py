@@ -179,13 +179,13 @@ class TestFaults:
         weights.write_bytes(weights.read_bytes()[:-50])
         with pytest.raises(RunError) as caught:
             find_target(str(run))
-        assert caught.value.code == "E064"
+        assert caught.value.code == "E077"
 
     def test_unfinished_run(self, run):
         shutil.rmtree(run / "adapter")
         with pytest.raises(RunError) as caught:
             find_target(str(run))
-        assert (caught.value.code, caught.value.message) == ("E063", "error.merge.not_finished")
+        assert (caught.value.code, caught.value.message) == ("E076", "error.merge.not_finished")
 
     def test_no_such_run(self, tmp_path):
         with pytest.raises(InputError) as caught:
@@ -202,7 +202,7 @@ class TestFaults:
         check_base(target, base)
         with pytest.raises(RunError) as caught:
             check_base(target, other)
-        assert (caught.value.code, caught.value.message) == ("E067", "error.merge.other_base")
+        assert (caught.value.code, caught.value.message) == ("E079", "error.merge.other_base")
 
     def test_a_base_of_another_shape(self, adapter, held_out, tmp_path):
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -215,7 +215,7 @@ class TestFaults:
         target = find_target(str(adapter), base=str(tmp_path / "small"))
         with pytest.raises(RunError) as caught:
             judged(target, held_out, tmp_path / "out")
-        assert (caught.value.code, caught.value.message) == ("E067", "error.evaluate.adapter")
+        assert (caught.value.code, caught.value.message) == ("E079", "error.evaluate.adapter")
 
     def test_missing_held_out_set(self, run, tmp_path):
         with pytest.raises(InputError) as caught:

@@ -87,7 +87,7 @@ def test_a_wrong_rank_says_what_does_not_fit(run, held_out, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"r": 4}))
     with pytest.raises(RunError) as caught:
         evaluated(run, held_out, tmp_path / "out")
-    assert caught.value.code == "E067"
+    assert caught.value.code == "E079"
     assert "size mismatch" in caught.value.values["cause"]
 
 

@@ -97,7 +97,7 @@ def test_a_merge_that_is_another_model_is_not_kept(run, monkeypatch):
     monkeypatch.setattr(module, "merged_weight", lambda weight, *rest, **options: weight * 0)
     with pytest.raises(RunError) as caught:
         merge_target(find_target(str(run)))
-    assert caught.value.code == "E070"
+    assert caught.value.code == "E082"
     assert list(run.glob("*merged*")) == []
 
 
@@ -142,7 +142,7 @@ def test_gguf_through_a_converter(run, tmp_path, works):
         return
     with pytest.raises(RunError) as caught:
         merge_target(target, verifies=False, export="gguf", converter=script)
-    assert (caught.value.code, caught.value.values["cause"]) == ("E071", "unknown architecture")
+    assert (caught.value.code, caught.value.values["cause"]) == ("E083", "unknown architecture")
     assert list(run.glob("*.gguf*")) == []
 
 
@@ -172,8 +172,8 @@ def test_command_faults_are_one_line(run, base, tmp_path, loracle):
     shutil.copytree(base, other)
     (other / "config.json").write_text((base / "config.json").read_text() + " ")
     for arguments, expected in (
-        (("evaluate", run, "--base", other), "E067"),
-        (("merge", run, "--base", other), "E067"),
+        (("evaluate", run, "--base", other), "E079"),
+        (("merge", run, "--base", other), "E079"),
         (("merge", run, "--onto", "4bit"), "E011"),
         (("merge", tmp_path / "none"), "E013"),
         (("evaluate", tmp_path / "none"), "E013"),

@@ -198,16 +198,16 @@ class TestRefused:
         shutil.copytree(adapter, tmp_path / "a")
         weights = tmp_path / "a" / "adapter_model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-100])
-        assert self.refused(tmp_path / "a", base, tmp_path / "m") == ("E064", "broken_weights")
+        assert self.refused(tmp_path / "a", base, tmp_path / "m") == ("E077", "broken_weights")
 
     def test_broken_config(self, adapter, base, tmp_path):
         shutil.copytree(adapter, tmp_path / "a")
         (tmp_path / "a" / "adapter_config.json").write_text("{")
-        assert self.refused(tmp_path / "a", base, tmp_path / "m") == ("E064", "broken_weights")
+        assert self.refused(tmp_path / "a", base, tmp_path / "m") == ("E077", "broken_weights")
 
     def test_no_adapter(self, base, tmp_path):
         (tmp_path / "a").mkdir()
-        assert self.refused(tmp_path / "a", base, tmp_path / "m") == ("E063", "no_adapter")
+        assert self.refused(tmp_path / "a", base, tmp_path / "m") == ("E076", "no_adapter")
 
     def test_a_key_that_nobody_reads(self, adapter, base, tmp_path):
         from safetensors.torch import load_file, save_file
@@ -239,25 +239,25 @@ class TestRefused:
             num_attention_heads=4, num_key_value_heads=2,
         )  # fmt: skip
         LlamaForCausalLM(config).save_pretrained(tmp_path / "other")
-        assert self.refused(adapter, tmp_path / "other", tmp_path / "m") == ("E067", "wrong_base")
+        assert self.refused(adapter, tmp_path / "other", tmp_path / "m") == ("E079", "wrong_base")
 
     def test_quantised_base(self, adapter, base, tmp_path):
         shutil.copytree(base, tmp_path / "b")
         config = json.loads((base / "config.json").read_text())
         config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
         (tmp_path / "b" / "config.json").write_text(json.dumps(config))
-        assert self.refused(adapter, tmp_path / "b", tmp_path / "m") == ("E066", "quantised_base")
+        assert self.refused(adapter, tmp_path / "b", tmp_path / "m") == ("E078", "quantised_base")
 
     def test_missing_shard(self, adapter, base, tmp_path):
         shutil.copytree(base, tmp_path / "b")
         sorted((tmp_path / "b").glob("*.safetensors"))[1].unlink()
-        assert self.refused(adapter, tmp_path / "b", tmp_path / "m") == ("E066", "shard_missing")
+        assert self.refused(adapter, tmp_path / "b", tmp_path / "m") == ("E078", "shard_missing")
 
     def test_truncated_shard(self, adapter, base, tmp_path):
         shutil.copytree(base, tmp_path / "b")
         shard = sorted((tmp_path / "b").glob("*.safetensors"))[1]
         shard.write_bytes(shard.read_bytes()[:-10])
-        assert self.refused(adapter, tmp_path / "b", tmp_path / "m") == ("E064", "broken_weights")
+        assert self.refused(adapter, tmp_path / "b", tmp_path / "m") == ("E077", "broken_weights")
 
     def test_existing_output_is_kept(self, adapter, base, tmp_path):
         (tmp_path / "m").mkdir()

@@ -74,7 +74,7 @@ def make_items(
 def refuse_unknown_ids(
     items: Sequence[Item], pad_id: int, weights: Sequence[str], tokenizer: str
 ) -> None:
-    """Raise RunError E067 where a token has no row in a model's embedding.
+    """Raise RunError E079 where a token has no row in a model's embedding.
 
     A tokenizer that was extended after training, or another model's. It would end in an index
     error on a CPU, and take the whole CUDA context along on a card.
@@ -89,7 +89,7 @@ def refuse_unknown_ids(
             continue  # loading the model will say what is wrong with it
         if largest >= rows:
             raise RunError(
-                "error.evaluate.vocabulary", code="E067", hint="hint.evaluate.vocabulary",
+                "error.evaluate.vocabulary", code="E079", hint="hint.evaluate.vocabulary",
                 tokenizer=tokenizer, id=largest, rows=rows, path=one,
             )  # fmt: skip
 

@@ -63,7 +63,7 @@ def evaluate(
 
     Raises:
         InputError, DataError: the held-out set is missing or bad, or has no item to score.
-        RunError: E064, E067, E069 weights or adapters that cannot be loaded.
+        RunError: E077, E079 weights or adapters that cannot be loaded.
         MachineError: E053 to E055, a full disk, a place that cannot be written, short memory.
     """
     with writing(folder):  # told before the work, not after it

@@ -141,7 +141,7 @@ def _load(subject: Subject, device: "torch.device") -> Any:
     except (OSError, ValueError) as error:
         raise RunError(
             "error.evaluate.load",
-            code="E069",
+            code="E077",
             id=subject.id,
             path=subject.weights,
             cause=_first_line(error),
@@ -178,7 +178,7 @@ def _with_adapter(model: Any, subject: Subject) -> Any:
         key = (missing or strange)[0].replace(f".{name}.", ".")
         raise RunError(
             "error.evaluate.missing_part" if missing else "error.evaluate.strange_part",
-            code="E067", hint="hint.evaluate.adapter", path=folder, base=subject.weights, key=key,
+            code="E079", hint="hint.evaluate.adapter", path=folder, base=subject.weights, key=key,
             number=len(missing or strange),
         )  # fmt: skip
     return model
@@ -186,7 +186,7 @@ def _with_adapter(model: Any, subject: Subject) -> Any:
 
 def _no_fit(subject: Subject, cause: str) -> RunError:
     return RunError(
-        "error.evaluate.adapter", code="E067", hint="hint.evaluate.adapter",
+        "error.evaluate.adapter", code="E079", hint="hint.evaluate.adapter",
         path=str(subject.adapter), base=subject.weights, cause=cause,
     )  # fmt: skip
 

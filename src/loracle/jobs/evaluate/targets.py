@@ -56,7 +56,7 @@ def find_target(
 
     Raises:
         InputError: E013, nothing of that name.
-        RunError: E061 to E067, a run without result, a broken adapter, another base than the
+        RunError: E061, E076 to E079, a run without result, a broken adapter, another base than the
             run's.
     """
     from loracle.jobs.runs import RunFolder, open_run
@@ -94,7 +94,7 @@ def merged_id(folder: Path) -> str:
 
 
 def check_base(target: Target, folder: Path) -> None:
-    """The base's fingerprint against the run's; raises RunError E067 where they differ."""
+    """The base's fingerprint against the run's; raises RunError E079 where they differ."""
     from loracle.jobs.train.facts import fingerprint_model
 
     if target.run is None:
@@ -106,7 +106,7 @@ def check_base(target: Target, folder: Path) -> None:
     found = fingerprint_model(folder)
     if found != expected:
         raise RunError(
-            "error.merge.other_base", code="E067", hint="hint.merge.base", base=str(folder),
+            "error.merge.other_base", code="E079", hint="hint.merge.base", base=str(folder),
             found=found[:12], expected=str(expected)[:12],
         )  # fmt: skip
 
@@ -122,7 +122,7 @@ def _run_target(run: "RunFolder", base: str | None, quant: str | None) -> Target
     full = run.model if (run.model / "config.json").is_file() else None
     if adapter is None and full is None:
         raise RunError(
-            "error.merge.not_finished", code="E063", hint="hint.merge.not_finished",
+            "error.merge.not_finished", code="E076", hint="hint.merge.not_finished",
             path=str(run.path), state=run.state(), name=run.name,
         )  # fmt: skip
     if adapter is not None:

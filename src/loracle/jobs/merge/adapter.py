@@ -71,7 +71,7 @@ def read_adapter(folder: Path) -> Adapter:
     """Read an adapter folder of PEFT.
 
     Raises:
-        RunError: E063 no adapter there, E064 a broken file, E065 a kind that cannot be merged.
+        RunError: E076 no adapter there, E077 a broken file, E065 a kind that cannot be merged.
     """
     config, file = check_adapter(folder)
     _refuse_kinds(config)
@@ -89,23 +89,23 @@ def read_adapter(folder: Path) -> Adapter:
 
 
 def check_adapter(folder: Path) -> tuple[Mapping[str, Any], TensorFile]:
-    """Config and weight file of an adapter of any kind; raises RunError E063 or E064."""
+    """Config and weight file of an adapter of any kind; raises RunError E076 or E077."""
     config = _config(folder)
     weights = folder / "adapter_model.safetensors"
     if not weights.is_file():
-        raise RunError("error.merge.no_adapter", code="E063", path=str(folder))
+        raise RunError("error.merge.no_adapter", code="E076", path=str(folder))
     return config, TensorFile(weights)
 
 
 def check_finite(file: TensorFile) -> None:
-    """Refuse an adapter with values that are not numbers: RunError E064."""
+    """Refuse an adapter with values that are not numbers: RunError E077."""
     import torch
 
     for name, entry in file.entries.items():
         tensor = file.read(name)
         if torch.is_floating_point(tensor) and not bool(torch.isfinite(tensor.float()).all()):
             raise RunError(
-                "error.merge.not_finite", code="E064", hint="hint.merge.not_finite",
+                "error.merge.not_finite", code="E077", hint="hint.merge.not_finite",
                 path=str(file.path), key=name, shape=list(entry.shape),
             )  # fmt: skip
 
@@ -113,15 +113,15 @@ def check_finite(file: TensorFile) -> None:
 def _config(folder: Path) -> Mapping[str, Any]:
     path = folder / "adapter_config.json"
     if not path.is_file():
-        raise RunError("error.merge.no_adapter", code="E063", path=str(folder))
+        raise RunError("error.merge.no_adapter", code="E076", path=str(folder))
     try:
         config = json.loads(path.read_text("utf-8"))
     except (ValueError, OSError) as error:
         raise RunError(
-            "error.merge.broken_weights", code="E064", path=str(path), cause=str(error)
+            "error.merge.broken_weights", code="E077", path=str(path), cause=str(error)
         ) from error
     if not isinstance(config, dict):
-        raise RunError("error.merge.broken_weights", code="E064", path=str(path), cause="no object")
+        raise RunError("error.merge.broken_weights", code="E077", path=str(path), cause="no object")
     return config
 
 

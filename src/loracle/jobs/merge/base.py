@@ -51,18 +51,18 @@ class Base:
 def read_base(folder: Path) -> Base:
     """Read a model folder's config and headers; no weights.
 
-    Raises RunError E066: no safetensors, a quantised base, a shard of the index that is missing;
-    E064: a broken file.
+    Raises RunError E078: no safetensors, a quantised base, a shard of the index that is missing;
+    E077: a broken file.
     """
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError("error.merge.no_base", code="E066", path=str(folder)) from error
+        raise RunError("error.merge.no_base", code="E078", path=str(folder)) from error
     if config.get("quantization_config"):
         method = config["quantization_config"].get("quant_method", "?")
         raise RunError(
-            "error.merge.quantised_base", code="E066", hint="hint.merge.base16",
+            "error.merge.quantised_base", code="E078", hint="hint.merge.base16",
             path=str(folder), method=method,
         )  # fmt: skip
     index = folder / INDEX
@@ -72,11 +72,11 @@ def read_base(folder: Path) -> Base:
         names = ["model.safetensors"]
     else:
         raise RunError(
-            "error.merge.no_base", code="E066", hint="hint.merge.safetensors", path=str(folder)
+            "error.merge.no_base", code="E078", hint="hint.merge.safetensors", path=str(folder)
         )
     for name in names:
         if not (folder / name).is_file():
-            raise RunError("error.merge.shard_missing", code="E066", path=str(folder / name))
+            raise RunError("error.merge.shard_missing", code="E078", path=str(folder / name))
     shards = {name: TensorFile(folder / name) for name in names}
     return Base(folder, config, shards, has_index=index.is_file())
 
@@ -84,7 +84,7 @@ def read_base(folder: Path) -> Base:
 def find_base(reference: str) -> Path:
     """The folder of a base by path or hub id; weights are fetched through the hub's cache.
 
-    Raises RunError E066 where it cannot be had, MissingExtra without huggingface_hub.
+    Raises RunError E078 where it cannot be had, MissingExtra without huggingface_hub.
     """
     path = Path(reference).expanduser()
     if path.is_file():
@@ -106,16 +106,16 @@ def find_base(reference: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RunError(
-            "error.merge.base_not_found", code="E066", hint="hint.merge.base", base=reference,
+            "error.merge.base_not_found", code="E078", hint="hint.merge.base", base=reference,
             cause=cause,
         ) from error  # fmt: skip
 
 
 def refuse_gone(reference: str) -> None:
-    """Raise RunError E066 for a path that is not there: no hub has it either."""
+    """Raise RunError E078 for a path that is not there: no hub has it either."""
     is_path = reference.startswith(("/", "./", "../", "~")) or reference.count("/") > 1
     if is_path and not Path(reference).expanduser().exists():
-        raise RunError("error.merge.base_gone", code="E066", hint="hint.merge.base", base=reference)
+        raise RunError("error.merge.base_gone", code="E078", hint="hint.merge.base", base=reference)
 
 
 def _read_index(path: Path) -> Mapping[str, Any]:
@@ -125,6 +125,6 @@ def _read_index(path: Path) -> Mapping[str, Any]:
             raise ValueError("weight_map")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(
-            "error.merge.broken_weights", code="E064", path=str(path), cause=str(error)
+            "error.merge.broken_weights", code="E077", path=str(path), cause=str(error)
         ) from error
     return dict(index)

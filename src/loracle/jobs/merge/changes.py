@@ -75,7 +75,7 @@ def _check_whole(base: Base, adapter: Adapter, changes: Changes) -> None:
             continue
         if (name[: match.start()], name[match.end() :]) in kinds:
             raise RunError(
-                "error.merge.hole", code="E064", hint="hint.merge.hole",
+                "error.merge.hole", code="E077", hint="hint.merge.hole",
                 path=str(adapter.file.path), key=name.removesuffix(".weight"),
             )  # fmt: skip
 
@@ -166,6 +166,6 @@ def _check_shape(base: Base, adapter: Adapter, module: LoraModule, tensor: str) 
 def _wrong_shape(tensor: str, expected: tuple[int, ...], base: Base) -> RunError:
     entry: Entry = base.shards[base.shard_of[tensor]].entries[tensor]
     return RunError(
-        "error.merge.wrong_base", code="E067", hint="hint.merge.base", tensor=tensor,
+        "error.merge.wrong_base", code="E079", hint="hint.merge.base", tensor=tensor,
         base_shape=list(entry.shape), adapter_shape=list(expected), base=str(base.folder),
     )  # fmt: skip

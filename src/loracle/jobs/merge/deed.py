@@ -97,7 +97,7 @@ def merge_target(
     Verification loads the model twice, one after the other; where memory is short it is left out
     and the report says so. `measure` keeps the merged model whose loss on the prompts is lower.
 
-    Raises what `merge` raises, and RunError E067 for another base than the run's, E070 for a
+    Raises what `merge` raises, and RunError E079 for another base than the run's, E082 for a
     merge that is not the adapter any more.
     """
     if target.adapter is None:

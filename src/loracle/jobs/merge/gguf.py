@@ -34,7 +34,7 @@ def gguf_path(folder: Path) -> Path:
 def export_gguf(folder: Path, converter: Path | None = None) -> Path:
     """The merged folder as GGUF in 16 bits; written under another name first.
 
-    Raises what `check_export` raises, RunError E071 where the converter fails.
+    Raises what `check_export` raises, RunError E083 where the converter fails.
     """
     script = check_export(folder, converter)
     out = gguf_path(folder)
@@ -48,7 +48,7 @@ def export_gguf(folder: Path, converter: Path | None = None) -> Path:
             lines = (done.stderr or done.stdout).strip().splitlines()
             cause = lines[-1] if lines else f"exit {done.returncode}"
             raise RunError(
-                "error.merge.converter_failed", code="E071", hint="hint.merge.converter_failed",
+                "error.merge.converter_failed", code="E083", hint="hint.merge.converter_failed",
                 cause=cause, path=str(folder),
             )  # fmt: skip
         unfinished.rename(out)

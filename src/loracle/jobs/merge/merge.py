@@ -65,7 +65,7 @@ def merge(
     `out` before everything is written and flushed.
 
     Raises:
-        RunError: E063 to E067 (adapter, weights, kind, base, shape), E068 where `out` exists.
+        RunError: E065, E076 to E079 (adapter, weights, kind, base, shape), E068 where `out` exists.
         MachineError: E053 not enough room on the disk, E054 a place that cannot be written.
         MissingExtra: without torch, or bitsandbytes for `dequantised`.
     """

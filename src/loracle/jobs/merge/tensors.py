@@ -148,7 +148,7 @@ def _header(layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
 
 
 def _read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str], int]:
-    """Entries by name, metadata and where the data starts; raises RunError E064 where broken."""
+    """Entries by name, metadata and where the data starts; raises RunError E077 where broken."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -168,6 +168,6 @@ def _read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str], int]:
             raise ValueError(f"dtype {sorted(unknown)}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
-            "error.merge.broken_weights", code="E064", path=str(path), cause=str(error)
+            "error.merge.broken_weights", code="E077", path=str(path), cause=str(error)
         ) from error
     return entries, metadata, 8 + length

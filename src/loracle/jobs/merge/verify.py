@@ -96,12 +96,12 @@ def verify(folder: Path, reference: Reference) -> Verification:
 
 
 def refuse_broken(folder: Path, verification: Verification) -> None:
-    """Raise RunError E070 for a merged model, to lie at `folder`, that is another one."""
+    """Raise RunError E082 for a merged model, to lie at `folder`, that is another one."""
     if not verification.is_broken:
         return
     raise RunError(
         "error.merge.verify_failed",
-        code="E070",
+        code="E082",
         top1=f"{verification.fidelity.top1:.1%}",
         kl=f"{verification.fidelity.kl:.3g}",
         path=str(folder),

@@ -104,7 +104,7 @@ class Mirror:
         self._files.put_file(str(path), remote)
         size = self._files.info(remote)["size"]
         if size != path.stat().st_size and path.suffix not in (".jsonl", ".json"):
-            raise RunError("error.train.mirror_size", code="E066", path=remote)
+            raise RunError("error.train.mirror_size", code="E080", path=remote)
 
 
 def open_url(url: str) -> tuple[Any, str]:

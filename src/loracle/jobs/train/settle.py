@@ -63,7 +63,7 @@ class Settled:
 def settle(run: RunFolder, recipe: Recipe, card: place.LocalCard | None) -> Settled:
     """The setup for this machine: planned, made for the card, with what the run has adapted.
 
-    Raises InputError E019 where no accumulation keeps the effective batch, and what making a plan
+    Raises InputError E014 where no accumulation keeps the effective batch, and what making a plan
     raises.
     """
     world = world_size()
@@ -85,10 +85,10 @@ def settle(run: RunFolder, recipe: Recipe, card: place.LocalCard | None) -> Sett
 
 
 def _grad_accum(recipe: Recipe, micro_batch: int, world: int) -> int:
-    """Accumulation that keeps the effective batch; raises InputError E019 where none does."""
+    """Accumulation that keeps the effective batch; raises InputError E014 where none does."""
     effective = recipe.training.effective_batch
     if effective % (micro_batch * world):
         raise InputError(
-            "error.train.batch", code="E019", effective=effective, micro=micro_batch, world=world
+            "error.train.batch", code="E014", effective=effective, micro=micro_batch, world=world
         )
     return effective // (micro_batch * world)

@@ -20,7 +20,7 @@ from loracle.jobs.train.options import Options
 
 
 def rehearse(run: RunFolder, recipe: Recipe, options: Options) -> None:
-    """Run both steps; raises the rehearsal's own error, or RunError E070 where it died."""
+    """Run both steps; raises the rehearsal's own error, or RunError E081 where it died."""
     began = time.monotonic()
     rehearsal = RunFolder(run.path / "smoke")
     shutil.rmtree(rehearsal.path, ignore_errors=True)
@@ -61,7 +61,7 @@ def _start(rehearsal: RunFolder, *, resume: bool) -> None:
     if done.returncode == 0:
         return
     raise failure_of(rehearsal) or RunError(
-        "error.train.smoke", code="E070", hint="hint.train.log", log=str(rehearsal.log)
+        "error.train.smoke", code="E081", hint="hint.train.log", log=str(rehearsal.log)
     )
 
 
