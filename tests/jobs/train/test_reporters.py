@@ -105,3 +105,46 @@ def test_a_reporter_that_cannot_start_ends_the_run_before_its_first_step(make_ru
         train_run(run, resume=False)
     assert raised.value.code == "E075"
     assert not any(run.events("step"))
+
+
+@pytest.mark.parametrize("name", ["swanlab", "tensorboard"])
+def test_an_adapted_run_closes_its_reporters_before_it_starts_again(make_run, monkeypatch, name):
+    module = pytest.importorskip(name)
+    import torch
+    from torch.utils.tensorboard import SummaryWriter
+
+    closed = []
+    close = SummaryWriter.close
+    monkeypatch.setattr(SummaryWriter, "close", lambda self: (closed.append(1), close(self))[1])
+    run = make_run(
+        training={"micro_batch": 2, "effective_batch": 2},
+        options=Options(on_oom="adapt", reporters=(name,)),
+    )
+    embed = torch.nn.Embedding.forward
+
+    def limited(self, ids):
+        if run.status().get("step", 0) >= 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return embed(self, ids)
+
+    monkeypatch.setattr(torch.nn.Embedding, "forward", limited)
+    assert train_run(run, resume=False).state == "adapted"
+    assert not run.events_file.read_text().count("reporter_failed")
+    if name == "swanlab":
+        with pytest.raises(RuntimeError, match="No active Run"):
+            module.get_run()
+    else:
+        assert closed
+
+
+def test_a_reporter_that_cannot_close_is_said(monkeypatch):
+    import sys
+    from types import SimpleNamespace
+
+    def refuse():
+        raise OSError("no space left on device")
+
+    said = []
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(finish=refuse))
+    reporters.close_reporters(("wandb", "tensorboard"), lambda *one: said.append(one))
+    assert said == [("wandb", "no space left on device")]

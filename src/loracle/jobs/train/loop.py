@@ -25,7 +25,7 @@ from loracle.jobs.train.place import promise
 from loracle.jobs.train.pulse import Pulse, Stopper
 from loracle.jobs.train.readings import card_watcher
 from loracle.jobs.train.record import write_record
-from loracle.jobs.train.reporters import start_reporters
+from loracle.jobs.train.reporters import close_reporters, start_reporters
 from loracle.jobs.train.trainer import (
     Interrupted,
     LoracleTrainer,
@@ -219,7 +219,17 @@ class Loop:
         self._event("adapted", step=step, rung=rung.name, changes=rung.changes)
         adapted = dict(self.status.get("adapted") or {}) | changes  # type: ignore[call-overload]
         write_status(self.run, state="starting", adapted=adapted)
+        self._close_reporters(trainer)
         return Outcome(state="adapted", reason=rung.name, step=step)
+
+    def _close_reporters(self, trainer: LoracleTrainer) -> None:
+        """The next start replaces this process, and nothing is written at an exit."""
+        trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+        if is_main():
+            close_reporters(
+                self.options.reporters,
+                lambda name, cause: self._event("reporter_failed", name=name, cause=cause),
+            )
 
     def _save_result(self, trainer: LoracleTrainer) -> None:
         """The adapter (or model) and its tokenizer, beside first, then by its name."""

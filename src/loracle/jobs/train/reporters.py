@@ -9,6 +9,7 @@ out, since no curve is worth a training run.
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ _ASKED = {  # a variable that the user set to send results somewhere, per report
     "swanlab": ("SWANLAB_API_KEY", "SWANLAB_MODE"),
     "mlflow": ("MLFLOW_TRACKING_URI",),
 }
+_FINISH = {"wandb": "finish", "swanlab": "finish", "trackio": "finish", "mlflow": "end_run"}
 _QUIET = {
     "DO_NOT_TRACK": "true",
     "GRADIO_ANALYTICS_ENABLED": "False",
@@ -59,6 +61,23 @@ def start_reporters(names: Sequence[str], run_name: str) -> None:
         import swanlab
 
         swanlab.init(project=os.environ["SWANLAB_PROJ_NAME"], experiment_name=run_name)
+
+
+def close_reporters(names: Sequence[str], on_failed: Callable[[str, str], None]) -> None:
+    """Let each write what it holds and close its file: a process that is replaced has no exit.
+
+    Call it after the callbacks' `on_train_end`, which is all that TensorBoard needs. `on_failed`
+    gets the name and the cause of one that cannot close.
+    """
+    for name in names:
+        module = sys.modules.get(name)  # imported by its callback, or never started
+        finish = getattr(module, _FINISH.get(name, ""), None)
+        if finish is None:
+            continue
+        try:
+            finish()
+        except Exception as error:  # noqa: BLE001 - five libraries, each with errors of its own
+            on_failed(name, (str(error).strip() or type(error).__name__).splitlines()[0])
 
 
 def guard(callback: Any, on_failed: Callable[[str, str], None]) -> None:
