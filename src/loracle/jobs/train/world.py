@@ -20,10 +20,17 @@ def world_size() -> int:
 
 
 def parallel() -> str:
-    """How the processes share the model: none, ddp, or fsdp where the launcher asks for it."""
+    """How the processes share the model: none, ddp, or fsdp where the launcher asks for it.
+
+    Accelerate's FSDP needs cards: asked for without any, it falls back to DDP and does not say so.
+    """
     if world_size() == 1:
         return "none"
-    return "fsdp" if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" else "ddp"
+    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() != "true":
+        return "ddp"
+    import torch
+
+    return "fsdp" if torch.cuda.is_available() else "ddp"
 
 
 def local_rank() -> int:
