@@ -24,6 +24,10 @@ CONFIGS = {
         "model_type": "gemma2", **SMALL, "num_hidden_layers": 12, "num_key_value_heads": 2,
         "head_dim": 16, "sliding_window": 16,
     },
+    "gemma3": {
+        "model_type": "gemma3_text", **SMALL, "num_hidden_layers": 30, "num_key_value_heads": 2,
+        "head_dim": 16, "sliding_window": 16,
+    },
     "falcon": {
         "model_type": "falcon", "hidden_size": 64, "num_hidden_layers": 9,
         "num_attention_heads": 4, "vocab_size": 512, "multi_query": True, "parallel_attn": True,

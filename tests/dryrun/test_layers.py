@@ -2,7 +2,7 @@
 
 import pytest
 
-from loracle.dryrun.layers import make_plan
+from loracle.dryrun.layers import make_plan, make_plans
 from loracle.dryrun.replay import replay
 from loracle.dryrun.trace import trace
 
@@ -21,6 +21,7 @@ CASES = {
     "experts": ("qwen3_moe", {"lora": {"targets": "q_proj,v_proj"}}),
     "fused head": ("llama", {"stack": "trl", "method": "qlora", "quant": "nf4-double"}),
     "eager": ("llama", {"attention": "eager"}),
+    "two rotary tables, period 6": ("gemma3", {}),
 }
 
 
@@ -57,6 +58,38 @@ def test_layers_are_placed_rather_than_run(monkeypatch, make_setup):
     monkeypatch.setattr(layers, "shrink", lambda c, p: seen.append(p.traced) or real(c, p))
     trace(make_setup("llama", layers=60))
     assert seen == [6]
+
+
+def test_what_one_kind_of_layer_uses_lengthens_the_head(monkeypatch, make_setup):
+    """Gemma 3's full attention has a rotary table of its own, let go in its first layer (5)."""
+    from loracle.dryrun import runner
+
+    run, depths = runner.run, []
+
+    def counted(setup, config, *rest):
+        depths.append(config.num_hidden_layers)
+        return run(setup, config, *rest)
+
+    monkeypatch.setattr(runner, "run", counted)
+    trace(make_setup("gemma3", layers=50))
+    assert depths == [20, 20]  # head 2, then head 6; never 50
+
+
+@pytest.mark.parametrize(
+    ("signatures", "heads"),
+    [
+        (["a"] * 32, [2, 0]),
+        ((["s"] * 5 + ["f"]) * 8, [2, 6, 0]),
+        (["d"] * 3 + ["m"] * 58, [4, 0]),  # DeepSeek V3: the third layer is dense still
+        (["a", "b", "c", "d", "e", "f", "g", "h"], [0]),
+    ],
+)
+def test_plans_in_turn(signatures, heads):
+    plans = make_plans(signatures)
+    assert [plan.head if plan.period else 0 for plan in plans] == heads
+    for plan in plans[:-1]:
+        kept = [signatures[plan.moved(i)] for i in range(plan.traced)]
+        assert [kept[plan.source(i)] for i in range(plan.num_layers)] == list(signatures)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from loracle.domain.trace import Op
 from loracle.dryrun.recorder import Segment
 
 Slot = int | str | None
-HEAD = 2  # layers at the start that are kept as they are: the first one is special
+HEAD = 2  # layers at the start that are kept as they are, at least: the first one is special
 TAIL = 2
 MAX_PERIOD = 12
 
@@ -34,6 +34,7 @@ class Plan:
     num_layers: int
     traced: int
     period: int
+    head: int = HEAD
 
     @property
     def extra(self) -> int:
@@ -43,33 +44,46 @@ class Plan:
     @property
     def first_repeat(self) -> int:
         """The first layer of the second traced period."""
-        return HEAD + self.period
+        return self.head + self.period
 
     def source(self, layer: int) -> int:
         """The traced layer that `layer` copies."""
-        if layer < HEAD + 2 * self.period:
+        if layer < self.head + 2 * self.period:
             return layer
-        if layer >= HEAD + 2 * self.period + self.extra:
+        if layer >= self.head + 2 * self.period + self.extra:
             return layer - self.extra
-        return self.first_repeat + (layer - HEAD) % self.period
+        return self.first_repeat + (layer - self.head) % self.period
 
     def moved(self, layer: int) -> int:
         """Where a traced layer that is not repeated ends up in the model."""
-        return layer if layer < HEAD + 2 * self.period else layer + self.extra
+        return layer if layer < self.head + 2 * self.period else layer + self.extra
 
 
-def make_plan(signatures: Sequence[object]) -> Plan:
+def make_plans(signatures: Sequence[object]) -> list[Plan]:
+    """What to try in turn: the shortest repeating plan, one with a longer head, all layers.
+
+    What only one kind of layer uses (Gemma 3's rotary tables, one for each kind of attention) is
+    let go in the backward pass of the first layer of that kind, so that layer may have to be kept
+    out of what repeats.
+    """
+    kinds = 1 + max(signatures.index(kind) for kind in set(signatures))
+    plans = [make_plan(signatures, head) for head in dict.fromkeys((HEAD, max(HEAD, kinds)))]
+    whole = Plan(len(signatures), len(signatures), 0)
+    return [*(plan for plan in plans if plan.period), whole]
+
+
+def make_plan(signatures: Sequence[object], head: int = HEAD) -> Plan:
     """The shortest repeating plan for the layers' signatures; all layers where none is shorter."""
     total = len(signatures)
     for period in range(1, MAX_PERIOD + 1):
-        middle = total - HEAD - TAIL
+        middle = total - head - TAIL
         if middle <= 2 * period:
             break
         stop = total - TAIL - period
-        if all(signatures[i] == signatures[i + period] for i in range(HEAD, stop)):
-            traced = HEAD + 2 * period + middle % period + TAIL
+        if all(signatures[i] == signatures[i + period] for i in range(head, stop)):
+            traced = head + 2 * period + middle % period + TAIL
             if traced < total:
-                return Plan(total, traced, period)
+                return Plan(total, traced, period, head)
     return Plan(total, total, 0)
 
 
@@ -269,14 +283,14 @@ class Placer:
             groups[-1][1].append((_later(stage, later), ordinal))
         order = [home for home, _ in groups]
         plan = self.plan
-        if not any(HEAD <= home < HEAD + 2 * plan.period for home in order):
+        if not any(plan.head <= home < plan.head + 2 * plan.period for home in order):
             return deaths
         up = list(range(plan.traced))
         if order not in (up, up[::-1]):
             raise NotPeriodic(f"{segment.stage} sweeps the layers in no order")
         by_layer = dict(groups)
         for offset in range(plan.period):
-            if by_layer[HEAD + offset] != by_layer[plan.first_repeat + offset]:
+            if by_layer[plan.head + offset] != by_layer[plan.first_repeat + offset]:
                 raise NotPeriodic(f"{segment.stage} sweeps layers that differ")
         layers = range(plan.num_layers)
         return [
@@ -296,7 +310,7 @@ class Placer:
             distance = home - segment.layer
             if abs(distance) <= self.plan.period:
                 return stage, layer + distance, ordinal
-        if HEAD <= home < HEAD + 2 * self.plan.period:
+        if self.plan.head <= home < self.plan.head + 2 * self.plan.period:
             raise NotPeriodic(f"{segment.stage} refers to layer {home}")
         return stage, self.plan.moved(home), ordinal
 
@@ -309,10 +323,10 @@ class Placer:
             if len(by_layer) != len([s for s in run if s.layer is not None]):
                 raise NotPeriodic(run[0].stage)
             for offset in range(self.plan.period):
-                one = by_layer.get(HEAD + offset)
+                one = by_layer.get(self.plan.head + offset)
                 two = by_layer.get(self.plan.first_repeat + offset)
                 if one is None or two is None or self._shape(one) != self._shape(two):
-                    raise NotPeriodic(f"{run[0].stage} layer {HEAD + offset}")
+                    raise NotPeriodic(f"{run[0].stage} layer {self.plan.head + offset}")
 
     def _shape(self, segment: Segment) -> list[tuple[object, ...]]:
         shape: list[tuple[object, ...]] = []

@@ -65,9 +65,9 @@ def _trace(
     signs = layers.signatures(text, setup.checkpoint_every, setup.gradient_checkpointing)
     # the balancing loss stacks the router logits of all layers, so its tensors grow with them
     whole = whole or (setup.fused_head and step.router_loss_coefficient(config) != 0.0)
-    plan = layers.Plan(len(signs), len(signs), 0) if whole else layers.make_plan(signs)
+    plans = layers.make_plans(signs)
     progress(0.05)
-    while True:
+    for plan in plans[-1:] if whole else plans:
         small = layers.shrink(text, plan) if plan.period else text
         try:
             done = runner.run(setup, small, capability, progress)
@@ -82,7 +82,7 @@ def _trace(
         except layers.NotPeriodic:
             if not plan.period:
                 raise
-            plan = layers.Plan(len(signs), len(signs), 0)
+    raise AssertionError("the last plan is the whole model")
 
 
 def _assemble(setup: TrainingSetup, done: Any, plan: Any) -> Trace:
