@@ -250,6 +250,7 @@ class _Training:
         """
         from loracle.jobs.train.isolation import architecture_of, settle_layout, use_layout
         from loracle.jobs.train.preflight import Finding
+        from loracle.planner.packing import asks_to_pack
 
         setup, before = self.settled.setup, self._packed_before()
         asked = setup.with_changes(packing=setup.packing and before is not False)
@@ -260,13 +261,15 @@ class _Training:
         name = architecture_of(model)
         if self.layout.passed_over:
             self._report([Finding("kernel_leaks", {"architecture": name})])
-        if self.layout.packing == setup.packing:
-            return train, evaluation
-        if before and not self.options.changed_ok:
+        if before and not self.layout.packing and not self.options.changed_ok:
             raise RunError(
                 "error.train.packing_changed", code="E067", hint="hint.train.recipe_changed",
                 name=self.run.name,
             )  # fmt: skip
+        if self.layout.packing == setup.packing:
+            if asks_to_pack(self.recipe) and not setup.packing:
+                self._report([Finding("packing_off", {"architecture": name})])
+            return train, evaluation
         return self._without_packing(name, train, evaluation)
 
     def _packed_before(self) -> bool | None:
