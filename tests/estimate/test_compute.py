@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from loracle.catalog.shapes import shape_from_config
 from loracle.domain.setup import LoraSetup, TrainingSetup
-from loracle.estimate.compute import adapted, flops_per_token, step_ops, trainable
+from loracle.estimate.compute import flops_per_token, step_ops
+from loracle.estimate.params import adapted_rows, trained
 
 TINY = shape_from_config(
     {
@@ -75,10 +76,13 @@ def test_tiled_head_computes_the_logits_twice():
 def test_adapter_flops_and_parameters():
     # q and o: 64 + 64, k and v: 64 + 32 widths a layer; rank 8.
     widths = 2 * (128 + 128 + 96 + 96)
-    assert trainable(setup()) == (8 * widths, 16)
+    assert trained(setup()) == (8 * widths, 16)
+    dora = setup(lora=LoraSetup(rank=8, targets="attention", use_dora=True))
+    magnitudes = 2 * (64 + 32 + 32 + 64)  # one an output: q, k, v and o of two layers
+    assert trained(dora) == (8 * widths + magnitudes, 24)
     assert gemm_flops(setup(), "forward", adapter=True) == 2 * 96 * 8 * widths
     assert gemm_flops(setup(), "backward", adapter=True) == 2 * 2 * 96 * 8 * widths
-    assert [row.name for row in adapted(setup())] == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    assert [row.name for row in adapted_rows(setup())] == ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
 def test_flash_attention_is_quadratic_and_causal():

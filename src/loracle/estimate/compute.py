@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from loracle.domain.model import Linear
 from loracle.domain.setup import TrainingSetup
 from loracle.domain.trace import Op
+from loracle.estimate.params import adapted_rows, trained
 from loracle.estimate.stacks import Stack, stack_of
 
 
@@ -90,25 +91,6 @@ def step_ops(setup: TrainingSetup) -> tuple[Op, ...]:
     return _Step(setup).ops()
 
 
-def adapted(setup: TrainingSetup) -> tuple[Linear, ...]:
-    """The Linear rows that carry an adapter."""
-    if setup.method == "full" or setup.lora is None:
-        return ()
-    names = setup.model.targets(setup.lora.targets)
-    return tuple(row for row in setup.model.linears if row.name in names and row.role != "head")
-
-
-def trainable(setup: TrainingSetup) -> tuple[int, int]:
-    """(parameters, tensors) that the optimizer updates."""
-    shape = setup.model
-    if setup.method == "full" or setup.lora is None:
-        norms = shape.num_layers * shape.norms_per_layer + 1
-        return shape.num_params, sum(row.count for row in shape.linears) + norms
-    rows = adapted(setup)
-    widths = sum(row.count * (row.in_features + row.out_features) for row in rows)
-    return setup.lora.rank * widths, 2 * sum(row.count for row in rows)
-
-
 def flops_per_token(setup: TrainingSetup) -> float:
     """FLOPs of one token: forward, recomputation and backward."""
     tokens = setup.micro_step_tokens * setup.grad_accum
@@ -131,7 +113,7 @@ class _Step:
         self.dtype = setup.autocast or setup.base_dtype
         # share of the layers that run forward a second time
         self.again = setup.recomputed_layers / max(1, self.shape.num_layers)
-        self.adapted = adapted(setup)
+        self.adapted = adapted_rows(setup)
         self.rows: list[Op] = []
 
     def ops(self) -> tuple[Op, ...]:
@@ -379,7 +361,7 @@ class _Step:
 
     def _optimizer(self) -> None:
         setup = self.setup
-        params, tensors = trainable(setup)
+        params, tensors = trained(setup)
         wide = 4 if not self.full and setup.lora and setup.lora.dtype == "float32" else 2
         per_param = (_OPTIMIZER_BYTES[setup.optimizer] + _CLIP_BYTES) * wide / 4
         launches = max(1, round(tensors * _OPTIMIZER_LAUNCHES[setup.optimizer]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from loracle.domain.gpu import Gpu, Node
 from loracle.domain.setup import TrainingSetup
-from loracle.estimate.compute import trainable
+from loracle.estimate.params import trained
 from loracle.estimate.rates import RATES, Rates
 
 # Bytes a second, one way, of one PCIe lane by generation (after encoding).
@@ -42,7 +42,7 @@ def traffic(
         return Traffic(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     speed = link_bytes_per_s(gpu, node, rates)
     ring = (setup.num_gpus - 1) / setup.num_gpus
-    params, tensors = trainable(setup)
+    params, tensors = trained(setup)
     wide = 4 if setup.lora is not None and setup.lora.dtype == "float32" else 2
     final = 2 * ring * params * wide
     if setup.parallel == "ddp":

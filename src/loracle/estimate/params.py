@@ -87,12 +87,19 @@ def coverage(shape: ModelShape, targets: str | tuple[str, ...]) -> tuple[Coverag
     )
 
 
+def adapted_rows(setup: TrainingSetup) -> tuple[Linear, ...]:
+    """The Linear rows that carry an adapter; none where there are no adapters."""
+    if setup.lora is None or setup.method == "full":
+        return ()
+    return target_rows(setup.model, setup.lora.targets)
+
+
 def adapter_tensors(setup: TrainingSetup) -> Iterator[tuple[int, int]]:
     """(elements, how many such tensors) of every adapter matrix; DoRA adds a magnitude vector."""
-    if setup.lora is None or setup.method == "full":
+    if setup.lora is None:
         return
     rank = setup.lora.rank
-    for row in target_rows(setup.model, setup.lora.targets):
+    for row in adapted_rows(setup):
         yield rank * row.in_features, row.count
         yield rank * row.out_features, row.count
         if setup.lora.use_dora:
@@ -104,6 +111,15 @@ def trainable_params(setup: TrainingSetup) -> int:
     if setup.method == "full":
         return setup.model.num_params
     return sum(size * count for size, count in adapter_tensors(setup))
+
+
+def trained(setup: TrainingSetup) -> tuple[int, int]:
+    """(parameters, tensors) that the optimizer updates."""
+    shape = setup.model
+    if setup.method == "full":
+        norms = shape.num_layers * shape.norms_per_layer + 1
+        return shape.num_params, sum(row.count for row in shape.linears) + norms
+    return trainable_params(setup), sum(count for _, count in adapter_tensors(setup))
 
 
 def base_tensors(shape: ModelShape) -> Iterator[tuple[int, int, str]]:

@@ -3,7 +3,7 @@
 from loracle.domain.estimate import Range
 from loracle.domain.model import ModelShape
 from loracle.domain.setup import TrainingSetup
-from loracle.estimate.compute import trainable
+from loracle.estimate.params import trained
 
 _STATE_BYTES = {  # optimizer state, bytes a trained parameter
     "adamw_torch": 8.0, "adamw_torch_fused": 8.0, "adamw_8bit": 2.03, "paged_adamw_8bit": 2.03,
@@ -22,14 +22,14 @@ def download_bytes(shape: ModelShape) -> int:
 
 def adapter_bytes(setup: TrainingSetup) -> int:
     """Bytes of the saved adapter, in its own dtype; of all weights at 16 bits in full training."""
-    params, _ = trainable(setup)
+    params, _ = trained(setup)
     wide = 4 if setup.lora is not None and setup.lora.dtype == "float32" else 2
     return params * (2 if setup.method == "full" else wide)
 
 
 def checkpoint_bytes(setup: TrainingSetup) -> int:
     """Bytes of one checkpoint to resume from: what is trained, its optimizer state, side files."""
-    params, _ = trainable(setup)
+    params, _ = trained(setup)
     state = round(params * _STATE_BYTES[setup.optimizer])
     if setup.method == "full" and setup.optimizer.startswith("adamw_torch"):
         state //= 2  # torch keeps the states in the parameters' own 16-bit dtype
