@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,18 @@ def rows_file(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def stop_at():
+    """Ask a run to stop as soon as it has logged a step."""
+
+    def ask(run, step):
+        def watch():
+            while not any(event["step"] >= step for event in run.events("step")):
+                pass
+            run.stop_request.touch()
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    return ask

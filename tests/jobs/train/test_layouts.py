@@ -2,7 +2,6 @@
 
 import importlib.util
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,7 @@ def checks(run):
 
 @pytest.mark.parametrize("foretold", [True, False])
 def test_what_cannot_be_packed_trains_unpacked_and_says_so(
-    model_of, make_run, losses, monkeypatch, foretold
+    model_of, make_run, losses, stop_at, monkeypatch, foretold
 ):
     """By the catalog's table, and where another version of transformers makes that wrong."""
     if not foretold:
@@ -96,15 +95,6 @@ def test_an_architecture_without_sdpa_trains_with_its_own_attention(model_of, ma
     assert train_run(run, resume=False).state == "finished"
     facts = run.read_facts()
     assert facts["setup"]["attention"] == facts["layout"]["attention"] == "eager"
-
-
-def stop_at(run, step):
-    def watch():
-        while not any(event["step"] >= step for event in run.events("step")):
-            pass
-        run.stop_request.touch()
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def test_a_run_that_packed_is_not_resumed_without(model_of, make_run):

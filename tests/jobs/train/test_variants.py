@@ -3,8 +3,6 @@
 bitsandbytes computes 4 and 8 bits on a processor too, so these are real runs.
 """
 
-import threading
-
 import pytest
 import torch
 
@@ -22,15 +20,6 @@ VARIANTS = {
 }
 
 SLOW = ("nf4", "rslora-int8", "upcast")  # each is a mixture of two others
-
-
-def stop_at(run, step):
-    def watch():
-        while not any(event["step"] >= step for event in run.events("step")):
-            pass
-        run.stop_request.touch()
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def load(run, place):
@@ -51,7 +40,7 @@ def load(run, place):
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VARIANTS],
 )
-def test_a_variant_trains_resumes_and_loads(name, make_run, losses, place):
+def test_a_variant_trains_resumes_and_loads(name, make_run, losses, place, stop_at):
     groups = VARIANTS[name]
     evaluation = {"data": {"eval": str(place / "eval.jsonl")}, "evaluation": {"every_steps": 2}}
     groups = (
